@@ -120,7 +120,6 @@ class Result:
 
     @property
     def case(self) -> Case:
-        """The only test case."""
         (case,) = self.cases.values()
         return case
 
@@ -141,7 +140,6 @@ class Result:
         return {each.get("name", ""): each.get("value", "") for each in found}
 
     def record(self, key: str = "tiny") -> dict[str, Any]:
-        """The run record of one run."""
         record: dict[str, Any] = json.loads((self.session / "runs" / key / "record.json").read_text())
         return record
 
@@ -193,7 +191,6 @@ class UserFolder:
         (self.path / "recipes" / f"{name}.yaml").write_text(text)
 
     def test(self, source: str = TEST_REFERENCES, name: str = "test_user.py") -> None:
-        """Write a test file."""
         (self.path / name).write_text(source)
 
     def command(self, *args: str) -> list[str]:
@@ -222,7 +219,6 @@ class UserFolder:
         return Result(int(done.ret), f"{done.stdout.str()}\n{done.stderr.str()}", self.session)
 
     def run_new(self, *args: str) -> Result:
-        """Run pytest to its end in a new Python, with nothing imported."""
         done = subprocess.run(
             self.command(*args), cwd=self.path, env=self.environment, text=True, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -230,7 +226,6 @@ class UserFolder:
         return Result(done.returncode, done.stdout, self.session)
 
     def finish(self, process: Started, timeout_s: float = 600.0) -> Result:
-        """Wait for a started pytest."""
         text, _ = process.communicate(timeout=timeout_s)
         return Result(process.returncode, text, self.session)
 
@@ -273,8 +268,9 @@ class UserFolder:
 
 @pytest.fixture
 def unigram(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have this process know the engine of `TINY` as the users' do."""
+    """Have this process, and Pythons that it starts, know the engine of `TINY` as the users' do."""
     monkeypatch.syspath_prepend(str(INSTALLED))
+    monkeypatch.setenv("PYTHONPATH", str(INSTALLED))
     _forget_engines()  # this process may have looked already
     yield
     _forget_engines()

@@ -71,12 +71,10 @@ class Block:
 
     @property
     def words(self) -> set[str]:
-        """What a `run:` is restricted to."""
         return {word.strip() for word in self.what.split(",") if word.strip()}
 
     @property
     def where(self) -> str:
-        """Its place, for people."""
         return f"{self.document}:{self.line}"
 
 

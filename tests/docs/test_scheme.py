@@ -47,7 +47,6 @@ def test_only_the_last_command_may_fail_and_must(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", ["one", "one\nthree", "two\n...", "...\none", "one\n...\nfour", "on\ntwo\nthree"])
 def test_a_wrong_output_is_caught(tmp_path: Path, body: str) -> None:
-    """Lines that are missing, in another order, cut, or not said to follow."""
     text = fenced("<!-- run -->", "printf 'one\\ntwo\\nthree\\n'") + fenced("<!-- output -->", body, "text")
     with pytest.raises(DocumentError, match=r"a\.md:6: not printed in this place"):
         follow(tmp_path, text)

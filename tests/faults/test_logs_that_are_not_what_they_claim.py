@@ -21,12 +21,10 @@ class Logs(RecordedLogs):
 
     @property
     def output(self) -> Path:
-        """What the script printed."""
         return self.run / "logs" / "output.log"
 
     @property
     def label(self) -> str:
-        """The line with which it begins."""
         return self.output.read_text().partition("\n")[0]
 
     def edit(self, change: Callable[[str], str]) -> None:
@@ -41,7 +39,6 @@ class Logs(RecordedLogs):
         self.edit(lambda text: text.replace("\n", f"\n{line}\n", 1))
 
     def unlabel(self) -> None:
-        """Take the labels away."""
         self.edit(lambda text: re.sub(r"#llmbench .* #\n", "", text))
 
     def forget(self) -> None:

@@ -22,11 +22,9 @@ class Logs(RecordedLogs):
     """The session of a real run, to be damaged: `tiny`, eight steps of two CPU ranks."""
 
     def path(self, rank: int) -> Path:
-        """The step log of a rank."""
         return self.run / "steps" / f"rank-{rank:05d}.jsonl"
 
     def events(self, rank: int) -> list[Event]:
-        """What a rank wrote."""
         return [json.loads(line) for line in self.path(rank).read_text().splitlines()]
 
     def pairs(self) -> list[tuple[Event, Event]]:
@@ -34,7 +32,6 @@ class Logs(RecordedLogs):
         return list(zip(self.events(1), self.events(0), strict=True))
 
     def write(self, rank: int, events: list[Event]) -> None:
-        """Replace what a rank wrote."""
         self.path(rank).write_text("".join(json.dumps(event) + "\n" for event in events))
 
     def change(self, name: str, change: Callable[[Event], Event], ranks: tuple[int, ...] = (0, 1)) -> None:
@@ -49,7 +46,6 @@ class Logs(RecordedLogs):
         self.change("start", lambda _: changes, ranks)
 
     def later(self, by_s: float, ranks: tuple[int, ...] = (0, 1)) -> None:
-        """Move all time stamps."""
         for rank in ranks:
             moved = [
                 event | {name: event[name] + by_s for name in ("time", "logged") if name in event}

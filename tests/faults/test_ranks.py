@@ -24,7 +24,6 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], distribution: str) -> None:
-    """The test is an error that names the rank, and the rest of the run is ended."""
     user.recipe(**ENDLESS)
     user.test()
     process = user.start(*LOCAL, distribution)

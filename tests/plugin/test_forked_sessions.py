@@ -4,12 +4,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Result, UserFolder
+from tests.support.waiting import wait_until
 from tests.support.warm import asking
 
 # State of Python that a session may see. The order of modules and the set of imported ones may differ.
@@ -74,23 +74,13 @@ def test_a_session_ends_with_who_asked_for_it(user: UserFolder) -> None:
     stand_in = subprocess.Popen(
         [asking.script(user.path / "bin") / "pytest", *user.command()[3:]], cwd=user.path, env=user.environment
     )
+    pid = user.path / "pid"
     try:
-        pid = _told(user.path / "pid")
+        wait_until(lambda: pid.exists() and pid.read_text())
     finally:
         stand_in.kill()
         stand_in.wait()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "the session lives on"
-        time.sleep(0.05)
-
-
-def _told(path: Path) -> int:
-    deadline = time.monotonic() + 60
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.05)
-    return int(path.read_text())
+    wait_until(lambda: not Path(f"/proc/{pid.read_text()}").exists())
 
 
 def test_a_signal_and_an_exit_status_arrive(user: UserFolder) -> None:

@@ -28,106 +28,60 @@ from pytest_llmbench import Quantity
 
 pytestmark = pytest.mark.recipe("tiny")
 
-def test_reference_alone(reference):
-    assert reference.name == "learns"
-
-def test_through_a_fixture(words_per_s):
-    assert words_per_s > Quantity("1 words/s")
-
-@pytest.mark.parametrize("floor", ["1 words/s", "2 words/s"])
-def test_parametrized(run, floor):
-    assert run.throughput >= Quantity(floor)
-
 class TestClass:
     def test_method(self, run):
         assert run.loss_drop >= Quantity("0 nat")
 
-@pytest.mark.xfail(reason="known to be slow", strict=True)
-def test_expected_to_fail(run):
-    assert run.throughput >= Quantity("900M words/s")
-
-@pytest.mark.xfail(reason="known to be slow", strict=True)
-def test_unexpectedly_fast(run):
-    assert run.throughput >= Quantity("1 words/s")
-
-@pytest.mark.skip(reason="not on Mondays")
-def test_skipped(run):
-    pass
-
-def test_setup_fails_before(fails_before, run):
-    pass
-
-def test_teardown_fails(fails_after):
-    pass
-
-def test_asserts_nothing(run):
-    pass
-
-def test_fails_in_words(run):
-    pytest.fail("too warm in here")
-
-def test_two_comparisons(run):
-    assert run.throughput >= Quantity("1 words/s")
-    assert run.step_time <= Quantity("1 h")
-
-def test_by_name_at_run_time(request):
-    request.getfixturevalue("run")
-
-def test_is_broken(run):
-    {}["no such key"]
-
-def test_other_marker_wins_nothing():
-    pass
-
-def test_too_fast(run):
-    assert run.throughput >= Quantity("900M words/s")
-
-def test_too_long(run):
-    assert run.time_for_20m_tokens <= Quantity("1 ms")
-
-def test_wrong_unit(run):
-    assert run.throughput >= Quantity("1 samples/s")
-
-def test_no_meaning(run):
-    assert run.mfu >= Quantity("40 %")
 """
-
-EXPECTED = {
-    "test_reference_alone[tiny-learns]": ("PASS", "passed"),
-    "test_through_a_fixture[tiny]": ("PASS", "passed"),
-    "test_parametrized[tiny-1 words/s]": ("PASS", "passed"),
-    "test_parametrized[tiny-2 words/s]": ("PASS", "passed"),
-    "TestClass::test_method[tiny]": ("PASS", "passed"),
-    "test_expected_to_fail[tiny]": ("SKIP", "skipped"),
-    "test_unexpectedly_fast[tiny]": ("FAIL", "failure"),
-    "test_skipped[tiny]": ("SKIP", "skipped"),
-    "test_setup_fails_before[tiny]": ("ERROR", "error"),
-    "test_teardown_fails[tiny]": ("PASS", "error"),
-    "test_asserts_nothing[tiny]": ("PASS", "passed"),
-    "test_fails_in_words[tiny]": ("FAIL", "failure"),
-    "test_two_comparisons[tiny]": ("PASS", "passed"),
-    "test_by_name_at_run_time": (None, "failure"),
-    "test_is_broken[tiny]": ("ERROR", "error"),
-    "test_other_marker_wins_nothing": (None, "passed"),
-    "test_too_fast[tiny]": ("FAIL", "failure"),
-    "test_too_long[tiny]": ("FAIL", "failure"),
-    "test_wrong_unit[tiny]": ("ERROR", "error"),
-    "test_no_meaning[tiny]": ("ERROR", "error"),
-}
+SLOW = '@pytest.mark.xfail(reason="known to be slow", strict=True)\n'
+TWO = '@pytest.mark.parametrize("floor", ["1 words/s", "2 words/s"])\n'
+MONDAYS = '@pytest.mark.skip(reason="not on Mondays")\n'
+LIMIT = 'run.throughput >= Quantity("{}")'
+# A function, the markers before it, its fixtures, its body, its verdict and what the XML says of it.
+WAYS = {
+    "reference_alone": ("", "reference", 'assert reference.name == "learns"', "PASS", "passed"),
+    "through_a_fixture": ("", "words_per_s", 'assert words_per_s > Quantity("1 words/s")', "PASS", "passed"),
+    "parametrized": (TWO, "run, floor", "assert run.throughput >= Quantity(floor)", "PASS", "passed"),
+    "expected_to_fail": (SLOW, "run", f"assert {LIMIT.format('900M words/s')}", "SKIP", "skipped"),
+    "unexpectedly_fast": (SLOW, "run", f"assert {LIMIT.format('1 words/s')}", "FAIL", "failure"),
+    "skipped": (MONDAYS, "run", "pass", "SKIP", "skipped"),
+    "setup_fails_before": ("", "fails_before, run", "pass", "ERROR", "error"),
+    "teardown_fails": ("", "fails_after", "pass", "PASS", "error"),  # each by its own verdict
+    "asserts_nothing": ("", "run", "pass", "PASS", "passed"),
+    "fails_in_words": ("", "run", 'pytest.fail("too warm in here")', "FAIL", "failure"),
+    "two_comparisons": (
+        "", "run", f'assert {LIMIT.format("1 words/s")} and run.step_time <= Quantity("1 h")', "PASS", "passed",
+    ),
+    "by_name_at_run_time": ("", "request", 'request.getfixturevalue("run")', None, "failure"),
+    "is_broken": ("", "run", '{}["no such key"]', "ERROR", "error"),
+    "other_marker_wins_nothing": ("", "", "pass", None, "passed"),
+    "too_fast": ("", "run", f"assert {LIMIT.format('900M words/s')}", "FAIL", "failure"),
+    "too_long": ("", "run", 'assert run.time_for_20m_tokens <= Quantity("1 ms")', "FAIL", "failure"),
+    "wrong_unit": ("", "run", f"assert {LIMIT.format('1 samples/s')}", "ERROR", "error"),
+    "no_meaning": ("", "run", 'assert run.mfu >= Quantity("40 %")', "ERROR", "error"),
+}  # fmt: skip
+CASES = {
+    "reference_alone": ["tiny-learns"], "parametrized": ["tiny-1 words/s", "tiny-2 words/s"], "by_name_at_run_time": [],
+    "other_marker_wins_nothing": [],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_every_way_to_ask_ends_in_one_verdict(user: UserFolder, distribution: str) -> None:
     """Fixtures of the user's, classes, parameters, marks, and what fails around the test's own body."""
     user.recipe()
-    user.test(TESTS)
+    tests = (f"{marks}def test_{name}({uses}):\n    {body}\n" for name, (marks, uses, body, *_) in WAYS.items())
+    user.test(TESTS + "".join(tests))
     user.test(CONFTEST, "conftest.py")
     result = user.run("--cluster", "local", distribution)
     assert "INTERNALERROR" not in result.text
     cases = result.cases
     found = {name: (case.properties.get("verdict"), case.outcome) for name, case in cases.items()}
-    # Each by its own verdict: a failure of the teardown shows next to it.
-    assert found == EXPECTED
+    expected: dict[str, tuple[str | None, str]] = {"TestClass::test_method[tiny]": ("PASS", "passed")}
+    for way, (*_, verdict, outcome) in WAYS.items():
+        ids = [f"[{each}]" for each in CASES.get(way, ["tiny"])] or [""]
+        expected |= {f"test_{way}{each}": (verdict, outcome) for each in ids}
+    assert found == expected
     reasons = {name.split("[")[0]: case.properties.get("reason", "") for name, case in cases.items()}
     assert reasons["test_expected_to_fail"] == "known to be slow"
     assert "XPASS(strict)" in reasons["test_unexpectedly_fast"]
@@ -187,7 +141,7 @@ def test_a_reference_of_the_users_own_is_not_multiplied(user: UserFolder) -> Non
     user.test("import pytest\n\n@pytest.fixture\ndef reference():\n    return 1\n", "conftest.py")
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", "--collect-only", "-q", "-k", "tiny")
+    result = user.run_here("--cluster", "local", "--collect-only", "-q", "-k", "tiny")
     assert "test_user.py::test_reference[tiny]\n" in result.text
 
 
@@ -195,6 +149,6 @@ def test_our_reference_with_another_run_is_refused(user: UserFolder) -> None:
     user.test("import pytest\n\n@pytest.fixture\ndef run():\n    return 1\n", "conftest.py")
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", "-n0")
+    result = user.run_here("--cluster", "local")
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     assert "test_reference: the fixture `reference` of pytest-llmbench needs its `run`" in result.text

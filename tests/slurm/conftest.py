@@ -112,13 +112,11 @@ class Queue:
 
     @staticmethod
     def jobs_of(session: Path) -> list[str]:
-        """Ids of the jobs of one of our sessions that Slurm still holds, found by the token in their comment."""
         lines = run_slurm("squeue", "--noheader", "--format=%i %k").splitlines()
         return [line.split()[0] for line in lines if f"llmbench:{session.name}" in line]
 
     @classmethod
     def wait_until_empty(cls, session: Path, timeout_s: float) -> None:
-        """Wait until no job of a session is left."""
         deadline = time.monotonic() + timeout_s
         while left := cls.jobs_of(session):
             if time.monotonic() > deadline:
@@ -127,7 +125,6 @@ class Queue:
 
     @staticmethod
     def run(*command: str) -> str:
-        """Run a Slurm command."""
         return run_slurm(*command)
 
     @staticmethod
@@ -156,13 +153,11 @@ class OwnSlurm:
     up: dict[str, str]
 
     def run(self, *command: str) -> list[str]:
-        """Run a command with it; the lines that it printed, sorted, as tasks print in any order."""
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         return sorted(done.stdout.splitlines())
 
     def kill_controller(self) -> None:
-        """Without giving it time to save anything."""
         os.kill(int((self.base / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
 
     def mend(self) -> None:

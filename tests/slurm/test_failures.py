@@ -74,7 +74,6 @@ def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("mode", ["session", "run"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
-    """The error names the rank and its node."""
     user.recipe(**ENDLESS, nodes=2)
     user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))

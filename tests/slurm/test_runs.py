@@ -1,7 +1,8 @@
-"""Real runs on several Slurm nodes, and nothing left behind."""
+"""Real runs on several Slurm nodes, made again until they decide, in groups, and nothing left behind."""
 
 import json
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -108,3 +109,108 @@ def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> 
     assert "rank_died" in result.case.message
     assert "rank 0" in result.case.message
     assert "CUDA" in result.case.message or "GPU" in result.case.message
+
+
+# As steps of the job that holds the nodes, and as jobs of their own.
+HELD_OR_OWN = pytest.mark.parametrize("held", [True, False], ids=["held", "own"])
+
+
+def speed(**bounds: str) -> dict[str, Any]:
+    told = {"why": "an example", "source": "this test", "date": "2026-11-24", "applies_to": {"system": "slurm"}}
+    return {"name": "speed", "statistic": "throughput", **told, **bounds}
+
+
+def options(*, held: bool) -> tuple[str, ...]:
+    return "--cluster", "slurm", "-n0", "-k", "tiny", *(("--nodes", "2") if held else ())
+
+
+@HELD_OR_OWN
+def test_further_runs_decide(user: UserFolder, queue: type[Queue], *, held: bool) -> None:
+    """Each is a step of the same job, or a job of its own, and all are judged together."""
+    # 1,280 words/s by its log. Runs may differ by 15 %: one does not decide on half of that, and two do. A step is so
+    # long that a busy machine does not double it.
+    bound = speed(at_least="640 words/s", between_runs="15 %") | {"runs": 3}
+    user.recipe(nodes=2, steps=60, options={"logged_s": 0.2}, references=[bound])
+    user.test()
+    result = user.run(*options(held=held), "--llmbench-inconclusive", "rerun")
+    assert result.returncode == 0, result.text
+    told = result.case.properties
+    runs = told["runs"].split(",")
+    assert runs == ["tiny", *(f"tiny-repeat{number}" for number in range(2, len(runs) + 1))]
+    # Two, unless the machine is so busy that one of them was held up.
+    assert len(runs) in {2, 4}
+    assert (told["verdict"], float(told["alpha"]), len(told["each_run"].split(","))) == (
+        "PASS", 0.005 / len(runs), len(runs),
+    )  # fmt: skip
+    records = [result.record(key) for key in runs]
+    assert [record["look"] for record in records] == [0, 1, 2, 2][: len(runs)]
+    assert all(len(set(record["hosts"])) == 2 for record in records)
+    assert len({record["job_id"] for record in records}) == (1 if held else len(runs))
+    queue.wait_until_empty(result.session, 30)
+
+
+@HELD_OR_OWN
+def test_a_decided_run_ends_early(user: UserFolder, queue: type[Queue], *, held: bool) -> None:
+    """The session's word reaches the ranks of both nodes, which end after the same step and give the nodes back."""
+    user.recipe(nodes=2, steps=120, options={"step_s": 0.1}, references=[speed(at_least="0.01 words/s")])
+    user.test()
+    result = user.run(*options(held=held), "--llmbench-early-verdict")
+    assert result.returncode == 0, result.text
+    assert result.case.properties["verdict"] == "PASS"
+    record = result.record()
+    assert len(record["steps"]) < 120
+    assert len({rank["host"] for rank in record["rank_info"]}) == 2
+    assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, len(record["steps"]))}
+    assert (record["early"]["look"], record["early"]["done"]) == (record["early"]["looks"][-1], len(record["steps"]))
+    queue.wait_until_empty(result.session, 30)
+
+
+def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) -> None:
+    """Groups are disjoint and busy at the same time; the node that is in none is named wherever one looks."""
+    for name in ("one", "two"):
+        user.recipe(name)
+    user.test()
+    result = user.run(*SLURM, "--nodes", "5", "--nodes-per-run", "2", "-n2", "-k", "one or two")
+    assert result.returncode == 0, result.text
+    records = {key: result.record(key) for key in ("one-group1", "one-group2", "two-group1", "two-group2")}
+    assert set(result.cases) == {f"test_reference[{key}-learns]" for key in records}
+
+    groups = [set(records[f"one-group{group}"]["hosts"]) for group in (1, 2)]
+    assert [set(records[f"two-group{group}"]["hosts"]) for group in (1, 2)] == groups
+    assert [len(group) for group in groups] == [2, 2]
+    assert groups[0].isdisjoint(groups[1])
+    first, second = (records[f"one-group{group}"]["timings"] for group in (1, 2))
+    assert first["submitted"] < second["ended"]
+    assert second["submitted"] < first["ended"]
+    for group in (1, 2):  # one after the other on the same nodes
+        one, two = (records[f"{name}-group{group}"]["timings"] for name in ("one", "two"))
+        assert one["ended"] <= two["submitted"] or two["ended"] <= one["submitted"]
+
+    left = result.suite["nodes_not_tested"]
+    assert left
+    assert left not in groups[0] | groups[1]
+    assert f"NOT TESTED, too few nodes for another run: {left}" in result.text
+    queue.wait_until_empty(result.session, 30)
+
+
+def test_the_first_run_has_the_cluster_to_itself(user: UserFolder) -> None:
+    """With `llmbench_first_run_alone` nothing else starts before it is over, and then all do.
+
+    A recipe that cannot run at all is over before, and fills no cache.
+    """
+    user.recipe()
+    user.recipe("odd", global_batch_size=7)
+    user.test()
+    nodes = ("--nodes", "3", "--nodes-per-run", "1")
+    result = user.run(*SLURM, *nodes, "-o", "llmbench_first_run_alone=yes", "-n0", "-k", "tiny or odd")
+    verdicts = {name: case.properties["verdict"] for name, case in result.cases.items()}
+    assert verdicts == {
+        f"test_reference[{name}-group{group}-learns]": verdict
+        for name, verdict in (("tiny", "PASS"), ("odd", "ERROR"))
+        for group in (1, 2, 3)
+    }, result.text
+    first, *others = (result.record(f"tiny-group{group}")["timings"] for group in (1, 2, 3))
+    assert all(first["ended"] <= other["submitted"] for other in others)
+    assert max(other["submitted"] for other in others) < min(other["ended"] for other in others)
+    assert "nodes_not_tested" not in result.suite
+    assert "NOT TESTED" not in result.text

@@ -25,7 +25,6 @@ _TESTS = {
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run it; the status it ends with."""
     mode = env.get("DCGMI_MODE", "")
     if not argv or argv[0] != "diag":
         print("ERROR: Invalid subsystem.")

@@ -35,7 +35,6 @@ _WIDTH = {"float": 4, "bfloat16": 2}
 
 
 def install(folder: Path, *collectives: str) -> Path:
-    """Put a program for each collective into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for collective in collectives:
         program = folder / f"{collective}_perf"
@@ -45,12 +44,10 @@ def install(folder: Path, *collectives: str) -> Path:
 
 
 def busbw(collective: str, size: int, ranks: int) -> float:
-    """What it says of a size, GB/s."""
     return size / 1e3 / time_us(collective, size, ranks) * _factor(collective, ranks)
 
 
 def time_us(collective: str, size: int, ranks: int) -> float:
-    """What it says of a size, us."""
     return LATENCY_US + size / 1e3 / LINK_GB_S * _factor(collective, ranks)
 
 
@@ -60,7 +57,6 @@ def _factor(collective: str, ranks: int) -> float:
 
 
 def main(program: str, argv: list[str]) -> int:
-    """Be one program."""
     modes = os.environ.get("STANDIN_NCCL_TESTS", "").split()
     known = _OPTIONS if {"old", "no_json"} & set(modes) else f"{_OPTIONS}J:"
     try:

@@ -16,7 +16,6 @@ _LONG = ["report_gbits"]
 
 
 def install(folder: Path) -> Path:
-    """Put the program into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "ib_write_bw"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" "$@"\n')
@@ -25,7 +24,6 @@ def install(folder: Path) -> Path:
 
 
 def main(argv: list[str]) -> int:
-    """Be the program."""
     try:
         given, hosts = getopt.gnu_getopt(argv, "d:i:p:q:s:D:F", _LONG)
     except getopt.GetoptError as error:

@@ -80,12 +80,10 @@ class Browser:
         return found
 
     def press(self, keys: str) -> None:
-        """Press keys."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._ask("POST", "actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     def screenshot(self, path: Path) -> None:
-        """Write what is on the screen as a PNG."""
         path.write_bytes(base64.b64decode(self._ask("GET", "screenshot")))
 
     def whole_page(self, path: Path, width: int) -> None:
@@ -97,7 +95,6 @@ class Browser:
         self.screenshot(path)
 
     def console(self) -> list[str]:
-        """Errors and warnings on the page's console since the last look."""
         return [entry["message"] for entry in self._ask("POST", "se/log", {"type": "browser"})]
 
     def command(self, name: str, **parameters: Any) -> Any:

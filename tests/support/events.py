@@ -8,7 +8,6 @@ from pytest_llmbench.readers.tensorboard import masked_crc32c
 
 
 def varint(value: int) -> bytes:
-    """Encode an int64."""
     value &= (1 << 64) - 1
     parts = []
     while value > 0x7F:
@@ -18,12 +17,10 @@ def varint(value: int) -> bytes:
 
 
 def part(number: int, data: bytes) -> bytes:
-    """Encode a field of bytes."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def simple(value: float) -> bytes:
-    """Encode `simple_value`."""
     return b"\x15" + struct.pack("<f", value)
 
 
@@ -40,7 +37,6 @@ def framed(data: bytes) -> bytes:
 
 
 def write(folder: Path, *records: bytes, begun: int = 1_700_000_000) -> Path:
-    """Write an event file."""
     path = folder / f"events.out.tfevents.{begun}.host.1.0"
     path.write_bytes(b"".join(records))
     return path

@@ -43,12 +43,10 @@ class ProcessFleet:
     _known: dict[str, list[Answer]] = field(default_factory=dict)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Run all probes at once."""
         started = [self._start(probe) for probe in probes]
         return [self._finish(probe, *each) for probe, each in zip(probes, started, strict=True)]
 
     def once(self, probe: Probe) -> list[Answer]:
-        """Run it the first time."""
         if probe.name not in self._known:
             self._known[probe.name] = self.run([probe])[0]
         return self._known[probe.name]
@@ -115,11 +113,9 @@ class AnsweringFleet:
     asked: list[Probe] = field(default_factory=list)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer each probe."""
         return [self.once(probe) for probe in probes]
 
     def once(self, probe: Probe) -> list[Answer]:
-        """Answer for every rank of the probe."""
         self.asked.append(probe)
         places = [(host, local) for host in probe.hosts or self.hosts for local in range(probe.ranks_per_node)]
         answers = []

@@ -42,19 +42,16 @@ class SlowNodes:
         self.culprits = set(self.random.sample(self.names, self.bad))
 
     def rate(self, group: Sequence[str]) -> float:
-        """What a group measures."""
         slow = bool(self.culprits & set(group)) or any(set(link) <= set(group) for link in self.links)
         slow = slow or (self.fluke > 0 and self.random.random() < self.fluke)
         return (self.speed if slow else 1.0) * math.exp(self.sigma * self.random.gauss(0, 1))
 
     def play(self, rounds: Rounds) -> list[Game]:
-        """Measure pairs."""
         self.rounds += len(rounds)
         self.runs += sum(len(pairs) for pairs in rounds)
         return [Game(pair=pair, value=self.rate(pair)) for pairs in rounds for pair in pairs]
 
     def slow(self, groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
-        """Measure groups against a reference."""
         return [self.rate(group) < 1 - TOLERANCE for group in groups]
 
     def hunt(self, floor: float | None = None) -> PairVerdict:

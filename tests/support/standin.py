@@ -5,6 +5,7 @@ of our own (tests/data/logs), with its times shortened; a line `#exit 1` or the 
 """
 
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,13 +121,9 @@ class MegatronLM:
         (self.user.path / "here.yaml").write_text(yaml.safe_dump(system))
 
     def recipe(
-        self,
-        name: str = "tiny",
-        edit: Edit = lambda lines: lines,
-        *,
-        log: str = "megatron_lm_2_ranks.log",
+        self, name: str = "tiny", edit: Edit = lambda lines: lines, *, log: str = "megatron_lm_2_ranks.log",
         **changes: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write a recipe of its own file, that of the logs with changes, and the log that its runs print.
 
         Args:
@@ -139,6 +136,16 @@ class MegatronLM:
         recorded.write_text("\n".join([*edit((LOGS / log).read_text().splitlines()), ""]))
         options = {"arguments": {"recorded": f"{{root}}/{name}.log"}}
         self.user.recipe(name, **{**RECIPE, "options": options, **changes})
+
+
+def log_at_hand(user: UserFolder, name: str = "tiny", **changes: Any) -> Path:
+    """Write a recipe, and the log of its run where `--llmbench-replay logs` finds it; returns that run's folder."""
+    user.recipe(name, **{**RECIPE, **changes})
+    folder = user.path / "logs" / name
+    folder.mkdir(parents=True)
+    shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder / "run.log")
+    (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+    return folder
 
 
 def iteration(lines: list[str], number: int) -> int:

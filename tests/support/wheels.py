@@ -52,15 +52,12 @@ class Installed:
 
     @property
     def packages(self) -> Path:
-        """Where its packages are."""
         return next((self.environment / "lib").glob("python*/site-packages"))
 
     def python(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run its Python in the empty folder."""
         return self.run(str(self.environment / "bin" / "python"), *args)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the empty folder."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHON"))}
         return subprocess.run(
             command,
@@ -69,7 +66,6 @@ class Installed:
         )  # fmt: skip
 
     def pytest(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run pytest without a file that says anything."""
         return self.python("-m", "pytest", "-p", "no:cacheprovider", *args)
 
 

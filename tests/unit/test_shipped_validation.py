@@ -1,7 +1,9 @@
 """What the shipped systems expect of the validation suite, against what is published."""
 
+import csv
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,95 +18,12 @@ from pytest_llmbench.judging.references import applies, missed
 
 SYSTEMS = {system.name: system for system in (load_system(str(path), []) for path in shipped("systems").glob("*.yaml"))}
 
-# Check, statistic, nodes: every bound of a system, from the sources that docs/validation-thresholds.md names.
-PUBLISHED: dict[tuple[str, str, int | None], dict[str, str]] = {
-    ("all_reduce", "busbw_16GiB", 1): {
-        "ND96amsr_A100_v4": "228 GB/s", "ND96isr_H100_v5": "460 GB/s", "ND96isr_H200_v5": "431 GB/s",
-        "ND128isr_GB200_v6": "432 GB/s",
-    },
-    ("all_reduce", "busbw_16GiB", None): {"ND128isr_GB300_v6": "150 GB/s"},
-    ("all_reduce", "busbw_16GiB", 2): {
-        "a3-megagpu-8g": "303 GB/s", "a4x-highgpu-4g": "754 GB/s", "p6-b300.48xlarge": "588 GB/s",
-    },
-    ("all_reduce", "busbw_16GiB", 4): {"p6-b200.48xlarge": "339 GB/s", "p6e-gb200.36xlarge": "794 GB/s"},
-    ("all_reduce", "busbw_16GiB", 8): {"ND96isr_H100_v5": "300 GB/s", "p6e-gb300.36xlarge": "830 GB/s"},
-    ("all_reduce", "busbw_16GiB", 18): {"ND128isr_GB300_v6": "600 GB/s"},
-    ("all_reduce", "busbw_8GiB", 8): {"CoreWeave_H100": "347 GB/s"},
-    ("all_reduce", "busbw_8GiB", 18): {"CoreWeave_GB200": "751 GB/s"},
-    ("all_reduce", "busbw_8GiB", 36): {"CoreWeave_GB200": "713 GB/s"},
-    ("all_reduce", "busbw_8GiB", 360): {"CoreWeave_GB200": "343 GB/s"},
-    ("all_reduce", "busbw_8GiB", None): {"ND96amsr_A100_v4": "185 GB/s"},
-    ("all_gather", "busbw_16GiB", 2): {"p5.48xlarge": "304 GB/s"},
-    ("all_gather", "busbw_16GiB", 4): {"p6e-gb200.36xlarge": "548 GB/s"},
-    ("all_gather", "busbw_16GiB", 8): {"p6e-gb300.36xlarge": "628 GB/s"},
-    ("alltoall", "busbw_16GiB", 2): {
-        "p5.48xlarge": "71 GB/s", "a3-megagpu-8g": "36 GB/s", "a4x-highgpu-4g": "615 GB/s",
-    },
-    ("alltoall", "busbw_16GiB", 4): {"p6e-gb200.36xlarge": "511 GB/s"},
-    ("alltoall", "busbw_16GiB", 8): {"p6e-gb300.36xlarge": "610 GB/s"},
-    ("all_gather", "busbw_8GiB", 1): {"H200": "344 GB/s"},
-    ("reduce_scatter", "busbw_8GiB", 1): {"H200": "343 GB/s"},
-    ("alltoall", "busbw_8GiB", 1): {"H200": "327 GB/s"},
-    ("all_reduce", "busbw_8GiB", 2): {
-        "ND96amsr_A100_v4": "180 GB/s", "ND96asr_v4": "180 GB/s", "p4d.24xlarge": "35 GB/s",
-        "p4de.24xlarge": "35 GB/s", "p5.48xlarge": "431 GB/s",
-    },
-    ("pairs", "pair_busbw", 2): {
-        "ND96amsr_A100_v4": "180 GB/s", "ND96asr_v4": "180 GB/s", "p4d.24xlarge": "35 GB/s",
-        "p4de.24xlarge": "35 GB/s", "BM.GPU4.8": "185 GB/s", "BM.GPU.A100-v2.8": "185 GB/s and 170 GB/s",
-    },
-    ("host_device_bandwidth", "host_to_device", None): {
-        "ND96amsr_A100_v4": "21 GB/s", "ND96asr_v4": "21 GB/s", "ND96isr_H100_v5": "48 GB/s",
-        "ND96isr_H200_v5": "48 GB/s", "BM.GPU.H100.8": "52 GB/s", "BM.GPU.H200.8": "52 GB/s", "H200": "52 GB/s",
-    },
-    ("host_device_bandwidth", "device_to_host", None): {
-        "ND96amsr_A100_v4": "21 GB/s", "ND96asr_v4": "21 GB/s", "ND96isr_H100_v5": "48 GB/s",
-        "ND96isr_H200_v5": "48 GB/s", "BM.GPU.H100.8": "52 GB/s", "BM.GPU.H200.8": "52 GB/s", "H200": "52 GB/s",
-    },
-    ("all_reduce", "busbw_8GiB", 1): {
-        "ND96asr_v4": "228 GB/s", "H200": "346 GB/s and 328 GB/s and 341 GB/s", "p5en.48xlarge": "329 GB/s",
-        "p6-b200.48xlarge": "613 GB/s",
-    },
-    ("all_reduce", "busbw_peak", 1): {
-        "BM.GPU4.8": "185 GB/s", "BM.GPU.A100-v2.8": "185 GB/s", "BM.GPU.H100.8": "440 GB/s",
-        "BM.GPU.H200.8": "440 GB/s", "BM.GPU.B200.8": "440 GB/s",
-    },
-    ("all_reduce", "busbw_peak", 2): {
-        "BM.GPU4.8": "185 GB/s", "BM.GPU.A100-v2.8": "185 GB/s and 170 GB/s", "BM.GPU.H100.8": "440 GB/s",
-        "BM.GPU.H200.8": "440 GB/s", "BM.GPU.B200.8": "440 GB/s",
-    },
-    ("all_gather", "busbw_peak", 2): {
-        "a3-highgpu-8g": "60 GB/s", "a3-megagpu-8g": "150 GB/s", "a3-ultragpu-8g": "250 GB/s",
-        "a4-highgpu-8g": "250 GB/s", "a4x-highgpu-4g": "160 GB/s",
-    },
-    ("gemm", "gemm_bf16", None): {"H200": "630 TFLOP/s/gpu"},
-    ("memory_bandwidth", "memory_triad", None): {"H200": "4140 GB/s"},
-}  # fmt: skip
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 
-# Numbers of other sources on the same machine have to stand next to the one that was taken.
-DISAGREE = {
-    ("ND96isr_H200_v5", "aznhc"): ("431", "480", "432"),
-    ("ND96isr_H200_v5", "aznhc_to_device"): ("48", "55"),
-    ("ND96isr_H100_v5", "aznhc"): ("460", "440"),
-    ("ND96isr_H100_v5", "aznhc_to_device"): ("48", "52"),
-    ("ND96amsr_A100_v4", "aznhc_to_device"): ("21", "23"),
-    ("ND96asr_v4", "aznhc_to_device"): ("21", "23"),
-    ("ND96amsr_A100_v4", "nemo_azure"): ("column", "algbw", "August 2022"),
-    ("ND96asr_v4", "nemo_azure"): ("column", "algbw", "August 2022"),
-    ("p4d.24xlarge", "nemo_aws"): ("300", "78"),
-    ("p4de.24xlarge", "nemo_aws"): ("300", "78"),
-    ("p5.48xlarge", "aws_shown"): ("479.28", "90 %", "800"),
-    ("BM.GPU.A100-v2.8", "oci_pair"): ("185", "170"),
-    ("BM.GPU.A100-v2.8", "nemo_oci"): ("10 GiB", "185"),
-    ("BM.GPU.H100.8", "oci_node"): ("440", "460"),
-    ("BM.GPU.H200.8", "oci_node"): ("440", "431", "480"),
-    ("BM.GPU.H200.8", "oci_to_device"): ("52", "48"),
-    ("a3-megagpu-8g", "google"): ("150", "120", "100"),
-    ("a3-ultragpu-8g", "google"): ("250", "120", "100"),
-    ("a4-highgpu-8g", "google"): ("250", "120", "100"),
-    ("a4x-highgpu-4g", "google"): ("160", "120", "100"),
-    ("H200", "measured"): ("95 %",),
-}
+
+def rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((PUBLISHED / f"{name}.csv").read_text().splitlines()))
+
 
 # GPU, PCIe generation and NVLink links; the data sheets leave PCIe open where a node may have another.
 HARDWARE = {
@@ -148,16 +67,13 @@ def _device(system: System) -> str:
 
 def test_the_bounds_are_those_published() -> None:
     """Each number at its size and number of nodes; none is missing, and none is there besides."""
-    found: dict[tuple[str, str, int | None], dict[str, set[str]]] = {}
+    found = []
     for system, check, reference in _references():
         machine = reference.applies_to
         assert machine is not None
-        bounds = found.setdefault((check, reference.statistic, machine.nodes), {}).setdefault(system.name, set())
-        bounds.add(reference.threshold.removeprefix(">= "))
-    published = {
-        key: {name: set(bound.split(" and ")) for name, bound in bounds.items()} for key, bounds in PUBLISHED.items()
-    }
-    assert found == published
+        bound = reference.threshold.removeprefix(">= ")
+        found.append((check, reference.statistic, str(machine.nodes or ""), system.name, bound))
+    assert sorted(found) == sorted(tuple(row.values()) for row in rows("bounds"))
 
 
 @pytest.mark.parametrize(("system", "check", "reference"), ALL)
@@ -170,12 +86,13 @@ def test_a_bound_says_where_it_is_from(system: System, check: str, reference: Re
     assert len(reference.why.split()) > 15
 
 
-@pytest.mark.parametrize(("system", "name"), DISAGREE)
-def test_where_sources_disagree_both_are_cited(system: str, name: str) -> None:
+@pytest.mark.parametrize(("system", "name", "words"), [tuple(row.values()) for row in rows("disagreements")])
+def test_where_sources_disagree_both_are_cited(system: str, name: str, words: str) -> None:
+    """Numbers of other sources on the same machine stand next to the one that was taken."""
     whys = [reference.why for owner, _, reference in _references() if (owner.name, reference.name) == (system, name)]
     assert whys
     for why in whys:
-        assert [word for word in DISAGREE[system, name] if word not in why] == []
+        assert [word for word in words.split("; ") if word not in why] == []
 
 
 @pytest.mark.parametrize(("system", "check", "reference"), ALL)

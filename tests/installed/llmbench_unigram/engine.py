@@ -26,21 +26,17 @@ class Unigram(InProcess):
     ends_early = True
 
     def uncounted(self, recipe: Recipe) -> str:  # noqa: ARG002 - whatever it is
-        """Say that there are no matrices."""
         return "a table of logits is trained, not the decoder of the recipe"
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
-        """Say what its ranks are to show of this training."""
         due = expected_of(recipe, topology, parameters=recipe.model.vocab_size, initial_std=0.0)
         uniform = math.log(recipe.model.vocab_size)
         return replace(due, layers=0, first_loss=(uniform - INITIAL_STD, uniform + INITIAL_STD))
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:  # noqa: ARG002 - whatever they are
-        """Say that nothing is dropped, whatever the recipe asks for."""
         return {"dropout": None}
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason why this recipe cannot run on this topology."""
         yield from batch_problem(recipe, topology)
         if recipe.precision != "fp32" or topology.gpus:
             yield f"recipe {recipe.name}: engine unigram trains in fp32 on CPUs"

@@ -109,11 +109,9 @@ class Table:
 
     @property
     def steps(self) -> int:
-        """How many steps it has made."""
         return self._step
 
     def shares(self) -> list[float]:
-        """The probability of each token."""
         most = max(self.logits)
         weights = [math.exp(logit - most) for logit in self.logits]
         total = sum(weights)

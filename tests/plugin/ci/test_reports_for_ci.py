@@ -10,13 +10,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.conftest import TINY, Result, UserFolder
-from tests.support.standin import LOGS, RECIPE
+from tests.support.standin import RECIPE, log_at_hand
 
 LEARNS = TINY["references"][0]
 HERE = {"system": "elsewhere"}
 FAST = {**LEARNS, "name": "fast", "statistic": "throughput", "at_least": "1 words/s", "applies_to": HERE}
 SLOW = {**FAST, "name": "slow", "at_least": "900M words/s"}
-PASSES, FAILS = "def pytest_{}:\n    {}\n", None
 
 
 @pytest.fixture
@@ -24,13 +23,10 @@ def ci(user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> UserFolder:
     """A user whose logs of two runs are at hand: `tiny` is sane, `cut` lacks its end."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
-    log = (LOGS / "megatron_lm_2_ranks.log").read_text().splitlines(keepends=True)
-    for name, lines in (("tiny", log), ("cut", log[: len(log) // 2])):
-        folder = user.path / "logs" / name
-        folder.mkdir(parents=True)
-        (folder / "run.log").write_text("".join(lines))
-        (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
-    user.recipe("cut", **{**RECIPE, "references": [LEARNS]})
+    log_at_hand(user)
+    log = log_at_hand(user, "cut", references=[LEARNS]) / "run.log"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[: len(lines) // 2]))
     user.test()
     ini = user.path / "pytest.ini"
     ini.write_text(ini.read_text().replace("llmbench_require_verdict = no\n", ""))
@@ -153,34 +149,19 @@ def test_the_summary_is_appended_and_tests_are_annotated(ci: UserFolder, monkeyp
         assert heading in summary
 
 
+MAKES_REPORT = """
+import pytest
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        {}
+    return report
+"""
 GAMES = {
-    "makereport": """
-        import pytest
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_makereport(item, call):
-            report = yield
-            if report.failed:
-                report.outcome, report.longrepr = "passed", None
-            return report
-    """,
-    "makereport-skips": """
-        import pytest
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_makereport(item, call):
-            report = yield
-            if report.failed:
-                report.outcome, report.wasxfail = "skipped", "known"
-            return report
-    """,
-    "makereport-unknown": """
-        import pytest
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_makereport(item, call):
-            report = yield
-            if report.failed:
-                report.outcome = "rerun"
-            return report
-    """,
+    "makereport": MAKES_REPORT.format('report.outcome, report.longrepr = "passed", None'),
+    "makereport-skips": MAKES_REPORT.format('report.outcome, report.wasxfail = "skipped", "known"'),
+    "makereport-unknown": MAKES_REPORT.format('report.outcome = "rerun"'),
     "teststatus": """
         def pytest_report_teststatus(report, config):
             if report.failed:

@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import UserFolder
 
 CHECKOUT = Path(__file__).parents[3]
+SUITE = CHECKOUT / "suites" / "training"
 WATCHER = """
 import sys
 
@@ -57,9 +58,8 @@ def test_the_suites_are_collected_without_their_engines(
 )
 def test_a_bound_for_other_gpus_makes_no_test(pytester: pytest.Pytester, system: str, bounds: set[str]) -> None:
     """If it says so, and if the GPUs are known; any other one is a test that is skipped with the reason."""
-    suite = CHECKOUT / "suites" / "training"
     done = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "--collect-only", "-q", str(suite), "-k", "opt125m-", "--system", *system.split()
+        "-p", "no:cacheprovider", "--collect-only", "-q", str(SUITE), "-k", "opt125m-", "--system", *system.split()
     )
     names = {name for line in done.outlines for name in re.findall(r"\[opt125m-(.+)\]$", line)}
     assert names - {"matmul_efficiency", "loss_falls"} == bounds
@@ -78,7 +78,6 @@ def test_every(run): pass
 @pytest.mark.recipe("opt125m")
 def test_named(run): pass
 """
-SUITE = Path(__file__).parents[3] / "suites" / "training"
 
 
 def recipes_of(text: str, test: str) -> set[str]:
@@ -99,13 +98,12 @@ def test_own_recipes_come_first(user: UserFolder, distribution: str) -> None:
 
 def test_without_own_recipes_it_is_every_one(user: UserFolder) -> None:
     user.test(UNMARKED)
-    text = user.run("--collect-only", "-q", "--cluster", "local").text
+    text = user.run_here("--collect-only", "-q", "--cluster", "local").text
     assert recipes_of(text, "test_unmarked") == recipes_of(text, "test_every") > {"opt125m", "opt175b"}
 
 
 def test_the_shipped_suite_takes_every_one(user: UserFolder) -> None:
     user.recipe()
-    text = user.run(
-        "--collect-only", "-q", "--cluster", "local", str(SUITE), f"--rootdir={user.path}", "-c", "pytest.ini"
-    ).text
+    options = ("--cluster", "local", f"--rootdir={user.path}", "-c", "pytest.ini")
+    text = user.run("--collect-only", "-q", str(SUITE), *options).text
     assert {"tiny", "opt125m"} < recipes_of(text, "test_reference")

@@ -1,6 +1,5 @@
 """Engines and checks of others: sessions find them, and are told where one cannot be used."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ def test_fit(health):
 def test_reference(run, reference):
     assert run.measured(reference.statistic) in reference
 """
+CASES = {"test_fit[cores-slot0]", "test_fit[limits-slot0]", "test_reference[words-learns]"}
 CONFTEST = """
 import acme_cores
 import acme_counting
@@ -45,27 +45,15 @@ def site(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def from_a_package(site: Path, user: UserFolder) -> None:
-    del user
-    install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, ENTRIES)
-
-
-def from_a_conftest(site: Path, user: UserFolder) -> None:
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_a_conftest_brings_engines_and_checks(user: UserFolder, site: Path, more: tuple[str, ...]) -> None:
     """The user's `conftest.py` returns both; nothing announces them."""
     install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, {})
     user.test(CONFTEST, "conftest.py")
-
-
-@pytest.mark.parametrize("bring", [from_a_package, from_a_conftest])
-@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_engines_and_checks_of_others_run(
-    user: UserFolder, site: Path, bring: Callable[[Path, UserFolder], None], more: tuple[str, ...]
-) -> None:
-    bring(site, user)
     result = user.run("--cluster", "local", *more)
     assert result.returncode == 0, result.text
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
-    assert set(result.cases) == {"test_fit[cores-slot0]", "test_fit[limits-slot0]", "test_reference[words-learns]"}
+    assert set(result.cases) == CASES
 
 
 def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -> None:
@@ -114,13 +102,14 @@ def pytest_llmbench_session_report(session, config):
 def test_reports_of_others_are_made_whatever_one_of_them_does(
     user: UserFolder, site: Path, more: tuple[str, ...]
 ) -> None:
-    """A report that fails is named, costs no verdict, and is not taken for a success."""
+    """A package brings engine, check and reports. One that fails is named, costs no verdict, and is no success."""
     reports = {"pytest_llmbench.reports": {"bad": "acme_reports:bad", "good": "acme_reports:good"}}
     modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_reports": REPORTS}
     install(site, "acme", modules, {**ENTRIES, **reports})
     user.test(HOOK, "conftest.py")
     result = user.run("--cluster", "local", *more)
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
+    assert set(result.cases) == CASES
     assert "1 run of acme, ['PASS']" in result.text
     assert f"{result.session.name} in {user.path}" in result.text
     assert "report bad could not be made: LookupError: no ledger" in result.text

@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> N
     """A requirement that is read wrongly would be a pass, so it is a usage error."""
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(text)
-    result = user.run("--llmbench-require", "contract.yaml")
+    result = user.run_here("--llmbench-require", "contract.yaml")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "contract.yaml" in result.text
     assert why in result.text

@@ -29,6 +29,12 @@ BAD_OPTIONS = {
                                              "use --cluster slurm"),
     "--llmbench-budget 0": ("argument --llmbench-budget", "'0' must be a number of GPU-hours above 0"),
     "--llmbench-budget nan": ("argument --llmbench-budget", "'nan' must be a number of GPU-hours above 0"),
+    "--cluster local --llmbench-budget 0.01": (
+        "--llmbench-budget 0.01: by their time limits, the runs and checks could take 0.08333 GPU-hours, so",
+    ),
+    "--cluster local --llmbench-budget 9 --llmbench-inconclusive rerun": (
+        "--llmbench-budget with --llmbench-inconclusive rerun: further runs are bounded only where",
+    ),
     "-o llmbench_group_tolerance=3 --cluster local": (
         "ini option llmbench_group_tolerance: '3' must be a share, such as '3 %'",
     ),
@@ -96,7 +102,7 @@ WITH_WORKERS = (
     ids=lambda text: re.sub(r"\W+", "_", text),
 )
 def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: str, distribution: str) -> None:
-    """A value that cannot be meant ends the session before anything is collected."""
+    """A value that cannot be meant ends the session before anything runs."""
     user.recipe()
     user.test()
     text = refused(user, distribution, *options.split())
@@ -104,30 +110,10 @@ def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: 
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--llmbench-budget 0.01",
-         "--llmbench-budget 0.01: by their time limits, the runs and checks could take 0.08333 GPU-hours, so"),
-        ("--llmbench-budget 9 --llmbench-inconclusive rerun",
-         "--llmbench-budget with --llmbench-inconclusive rerun: further runs are bounded only where"),
-    ],
-    ids=["too_much", "without_end"],
-)  # fmt: skip
-def test_what_could_take_more_than_the_budget_is_refused(user: UserFolder, options: str, words: str) -> None:
-    user.recipe()
-    user.test()
-    result = user.run("--cluster", "local", *options.split())
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
-    assert words in result.text
-    assert "Traceback" not in result.text
-    assert result.found is None
-
-
 def test_a_budget_that_is_enough_refuses_nothing(user: UserFolder) -> None:
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", "--plan", "--llmbench-budget", "0.02", "--time", "1")
+    result = user.run_here("--cluster", "local", "--plan", "--llmbench-budget", "0.02", "--time", "1")
     assert result.returncode == 0, result.text
 
 
@@ -220,33 +206,27 @@ def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, nam
     assert user.session is None
 
 
-def test_an_unknown_recipe_in_the_marker_is_a_collection_error(user: UserFolder) -> None:
-    user.recipe()
-    user.test("import pytest\n\n@pytest.mark.recipe('tinny')\ndef test_mine(run):\n    pass\n")
-    result = user.run_here("-n0", "--cluster", "local")
-    assert result.returncode == pytest.ExitCode.INTERRUPTED
-    text = result.text
-    assert "test_mine: unknown recipe 'tinny' (did you mean 'tiny'?); legal: " in text
-    assert ", opt13b, opt175b, " in text
-    assert "Traceback" not in text
-    assert user.session is None
+MARKED = "import pytest\n\n@pytest.mark.recipe({})\ndef test_mine(run):\n    pass\n"
 
 
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("repeats=0", "repeats=0 must be a whole number >= 1"),
-        ("repeats='3'", "repeats='3' must be a whole number >= 1"),
-        ("repeats=True", "repeats=True must be a whole number >= 1"),
-        ("repeat=3", "unknown argument 'repeat' (did you mean 'repeats'?)"),
+        ("'tinny'", "unknown recipe 'tinny' (did you mean 'tiny'?); legal: "),
+        ("'tiny', repeats=0", "marker `recipe`: repeats=0 must be a whole number >= 1"),
+        ("'tiny', repeats='3'", "marker `recipe`: repeats='3' must be a whole number >= 1"),
+        ("'tiny', repeats=True", "marker `recipe`: repeats=True must be a whole number >= 1"),
+        ("'tiny', repeat=3", "marker `recipe`: unknown argument 'repeat' (did you mean 'repeats'?)"),
     ],
 )
-def test_a_number_of_runs_that_cannot_be_meant_is_a_collection_error(user: UserFolder, asked: str, told: str) -> None:
+def test_a_marker_that_cannot_be_meant_is_a_collection_error(user: UserFolder, asked: str, told: str) -> None:
     user.recipe()
-    user.test(f"import pytest\n\n@pytest.mark.recipe('tiny', {asked})\ndef test_mine(run):\n    pass\n")
+    user.test(MARKED.format(asked))
     result = user.run_here("-n0", "--cluster", "local")
     assert result.returncode == pytest.ExitCode.INTERRUPTED
-    assert f"test_mine: marker `recipe`: {told}" in result.text
+    assert f"test_mine: {told}" in result.text
+    assert (", opt13b, opt175b, " in result.text) == ("legal: " in told)
+    assert "Traceback" not in result.text
     assert user.session is None
 
 
@@ -265,7 +245,7 @@ def test_workers_report_a_collection_error_once(user: UserFolder, name: str) -> 
         words = write_bad_files(user, name)
     else:
         words = ("test_mine: unknown recipe 'tinny'", ", opt13b, opt175b, ")
-        user.test("import pytest\n\n@pytest.mark.recipe('tinny')\ndef test_mine(run):\n    pass\n")
+        user.test(MARKED.format("'tinny'"))
     result = user.run("-n2", timeout_s=120.0)
     assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
     assert "1 error in" in result.text

@@ -2,42 +2,41 @@
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import UserFolder, read_junit
-from tests.support.standin import LOGS, RECIPE
+from tests.support.standin import log_at_hand
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount file systems")
 
 
-def mount(*arguments: str) -> None:
-    """Mount something, or skip where even root may not (an unprivileged container)."""
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """Mount a disk of 64 KiB, or skip where even root may not (an unprivileged container)."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"{options}size=64k", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"this root cannot mount: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.fixture
 def read_only(user: UserFolder) -> Iterator[Path]:
-    folder = user.path / "read_only"
-    folder.mkdir()
-    mount("-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", str(folder))
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted(user.path / "read_only", "ro,") as folder:
+        yield folder
 
 
 @pytest.fixture
 def small_disk(user: UserFolder) -> Iterator[Path]:
-    folder = user.path / "small"
-    folder.mkdir()
-    mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder))
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted(user.path / "small", "") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
@@ -119,11 +118,7 @@ def test_d(run):
 @pytest.mark.parametrize("end", ENDS_THE_DISK)
 def test_a_disk_that_ends_during_the_session(user: UserFolder, small_disk: Path, end: str) -> None:
     """One line says it, all tests are judged, the session fails for it, and the XML that is left is whole."""
-    user.recipe("first", **RECIPE)
-    folder = user.path / "logs" / "first"
-    folder.mkdir(parents=True)
-    shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
-    (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+    log_at_hand(user, "first")
     user.test(TESTS_ON_THE_DISK.format(end=ENDS_THE_DISK[end]))
     result = user.run("--llmbench-replay", "logs", "--junitxml=small/mine.xml", "-k", "first")
     assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text

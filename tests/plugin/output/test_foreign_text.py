@@ -1,12 +1,11 @@
 """What others wrote, on its way into records, reports and the terminal; who may read and change a session's files."""
 
 import os
-import shutil
 
 import pytest
 
 from tests.conftest import Result, UserFolder
-from tests.support.standin import LOGS, RECIPE, MegatronLM, iteration
+from tests.support.standin import MegatronLM, iteration, log_at_hand
 
 DECLARED, EXPORTED, INHERITED = "declared-value-4711", "nvapi-exported-value", "hf_inherited_value"
 ALL = (DECLARED, EXPORTED, INHERITED)
@@ -82,10 +81,7 @@ def test_what_a_rank_of_our_own_raises_is_harmless(user: UserFolder) -> None:
 
 
 def test_what_a_test_raises_or_skips_for_is_harmless(user: UserFolder) -> None:
-    user.recipe("tiny", **RECIPE)
-    (user.path / "logs" / "tiny").mkdir(parents=True)
-    shutil.copy(LOGS / "megatron_lm_2_ranks.log", user.path / "logs" / "tiny")
-    (user.path / "logs" / "tiny" / "replay.yaml").write_text("ranks_per_node: 2\n")
+    log_at_hand(user)
     user.test(RAISES.format(obeyed=OBEYED))
     result = user.run("--llmbench-replay", "logs", "-k", "tiny", "-n0")
     table = result.text.partition("llmbench verdicts")[2].partition("short test summary")[0]

@@ -1,4 +1,4 @@
-"""A session hands its numbers to monitoring at its end, and leaves a folder that can be bundled and verified."""
+"""What a session leaves: its report, numbers for monitoring, a folder to be bundled, and records that nobody alters."""
 
 import json
 import re
@@ -19,6 +19,7 @@ from pytest_llmbench.evidence.contents import MADE_AGAIN
 from pytest_llmbench.evidence.recheck import differences_of_derived
 from pytest_llmbench.evidence.recorded import read_session
 from pytest_llmbench.evidence.verify import verify
+from pytest_llmbench.session.folder import read_folder
 from tests.conftest import UserFolder
 
 LOCAL = ("--cluster", "local")
@@ -31,12 +32,8 @@ def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distributi
     result = user.run(distribution, *LOCAL)
     assert result.returncode == 0, result.text
     metrics = user.path / "llmbench.prom"
-    assert (
-        CliRunner()
-        .invoke(app, ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)])
-        .exit_code
-        == 0
-    )
+    words = ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)]
+    assert CliRunner().invoke(app, words).exit_code == 0
     read: Callable[[str], Any] = parser.text_string_to_metric_families
     families = read(metrics.read_text())
     found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
@@ -99,3 +96,75 @@ def altered(name: str, whole: bytes) -> bytes:
     digit = re.search(rb"[1-8]", whole)
     assert digit is not None, name
     return whole[: digit.start()] + b"9" + whole[digit.end() :]
+
+
+TESTS = """
+def test_reference(run, reference):
+    assert run.measured(reference.statistic) in reference
+
+def test_free(run):
+    assert run.record.steps
+"""
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
+    """Each test is a row of it, as it is a case of the XML; one that compared nothing is no plain PASS."""
+    user.recipe()
+    user.test(TESTS)
+    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=yes", distribution)
+    assert result.returncode == 0, result.text
+    page = (result.session / "report.html").read_text(encoding="utf-8")
+    assert page.count("<tr data-k=") == len(result.cases) == 2
+    assert (page.count('<tr data-k="pass"'), page.count('<tr data-k="unbounded"')) == (1, 1)
+    assert "NO SPEED WAS JUDGED for tiny" in page
+    assert f"report: {result.session}/report.html" in result.text
+    told = json.loads((result.session / "verdicts.json").read_text())
+    assert {each["test"].partition("::")[2] for each in told["tests"]} == set(result.cases)
+
+
+def test_a_session_without_it(user: UserFolder) -> None:
+    user.recipe(engine="torch", global_batch_size=3, micro_batch_size=2)  # refused before it starts, which costs no run
+    user.test()
+    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=no")
+    assert (result.session / "verdicts.json").is_file()
+    assert not (result.session / "report.html").exists()
+
+
+DAMAGE = """
+import contextlib, pathlib
+
+def pytest_runtest_logfinish(nodeid):
+    for path in pathlib.Path("reports").glob("2*/runs/{run}/record.json"):
+        with contextlib.suppress(FileNotFoundError):  # a worker and its controller are both here
+            if '"judgements": []' not in path.read_text():
+                {damage}
+"""
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+@pytest.mark.parametrize(
+    "damage", ["path.unlink()", 'path.write_text(path.read_text().replace("PASS", "FAIL"))'], ids=["gone", "changed"]
+)
+def test_a_record_that_is_not_what_was_judged(user: UserFolder, distribution: str, damage: str) -> None:
+    """The verdict stays, the session fails, every report says so, and no reader takes the other text for the record."""
+    user.recipe("first")
+    user.recipe("second")
+    user.test()
+    (user.path / "conftest.py").write_text(DAMAGE.format(run="first", damage=damage))
+    result = user.run("--cluster", "local", distribution, "--llmbench-history", "h.db")
+    assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text
+    assert "2 passed" in result.text
+    told = "the record of run first is lost: "
+    assert told in result.text
+    session = result.session
+    assert json.loads((session / "verdict.json").read_text())["verdict"] == "broken"
+    assert told in (session / "summary.md").read_text()
+    assert told in (session / "verdicts.json").read_text()
+    changed = "unlink" not in damage
+    why = "it was changed while its session went on" if changed else "it is not there"
+    assert why in read_folder(session).broken["run", "first"]
+    assert "the record of run first is not there" in result.text  # in the history
+    kept = [path.name for path in (session / "runs" / "first").glob("record*")]
+    assert kept == (["record-altered.json"] if changed else [])
+    assert result.record("second")["judgements"][0]["verdict"] == "PASS"

@@ -169,12 +169,3 @@ def test_a_session_that_ends(user: UserFolder) -> None:
     assert submitting.plan
     assert submitted.job_id == result.record()["job_id"]
     assert {event.verdict for event in events[4:6]} == {"PASS"}
-
-
-def test_a_session_that_is_interrupted_has_not_ended(user: UserFolder) -> None:
-    user.recipe()
-    user.test()
-    user.test("def test_plain():\n    assert False\n", "test_first.py")
-    result = user.run("--cluster", "local", "-x", "-k", "plain or tiny")
-    events, _ = read_journal(result.session / "journal")
-    assert "ended" not in {event.event for event in events}

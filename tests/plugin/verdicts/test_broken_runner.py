@@ -1,4 +1,6 @@
-"""Records that cannot be kept, a run that breaks its reader, and odd names: no test waits for ever."""
+"""What breaks: records that cannot be kept, a reader, a run, which is told once; odd names. No test waits for ever."""
+
+import re
 
 import pytest
 
@@ -80,3 +82,37 @@ def test_folders_may_be_named_like_patterns(user: UserFolder) -> None:
     result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "reports/%j-%t %A%2F")
     assert result.returncode == 0, result.text
     assert [path.name for path in (user.path / "reports").iterdir()] == ["%j-%t %A%2F"]
+
+
+THREE_TESTS = "".join(f"def test_{name}(run):\n    assert run.steps\n" for name in ("one", "two", "three"))
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_broken_run_is_told_once(user: UserFolder, distribution: str) -> None:
+    """The first of its tests has the whole error, the others the first line and the name of that test."""
+    user.recipe(optimizer={"learning_rate": 1.0e6, "warmup_steps": 0})
+    user.test(THREE_TESTS)
+    result = user.run("--cluster", "local", distribution, "-k", "tiny")
+    assert {case.outcome for case in result.cases.values()} == {"error"}
+    told = result.text.partition("= ERRORS =")[2].partition("= llmbench")[0]
+    assert told.count("run tiny cannot be judged (") == 3
+    assert told.count("run record: ") == 1
+    (first,) = set(re.findall(r"record and log: see the error of (test_user.py::test_\w+\[tiny\])", told))
+    messages = {name: case.message for name, case in result.cases.items()}
+    assert {name for name, message in messages.items() if "run record: " in message} == {first.partition("::")[2]}
+    assert re.search(r"^on: \S+ \(pid \d+\)$", told, re.MULTILINE)
+
+
+def test_an_expression_that_names_no_recipe_gets_a_hint(user: UserFolder) -> None:
+    user.recipe("gpt_tiny")
+    user.recipe("gpt_small")
+    user.test(THREE_TESTS)
+    look = ("--cluster", "local", "--collect-only", "-k")
+    result = user.run_here(*look, "gpt_tinny")
+    assert result.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "llmbench: -k gpt_tinny matches no recipe; did you mean gpt_tiny?" in result.text
+    assert "llmbench: -k zzz matches no recipe; recipes: " in user.run_here(*look, "zzz").text
+    for fine in ("gpt_tiny", "gpt_tiny or gpt_tinny", "gpt_tiny and not test_one"):
+        found = user.run_here(*look, fine)
+        assert "matches no recipe" not in found.text
+        assert found.returncode == 0, found.text

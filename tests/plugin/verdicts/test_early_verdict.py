@@ -18,14 +18,13 @@ SLOW: dict[str, Any] = {"steps": STEPS, "options": {"step_s": 0.1}}
 
 def bound(name: str = "speed", **changes: Any) -> dict[str, Any]:
     """A bound on the speed of this machine, which no machine is near to."""
-    given = {"at_least": "0.01 words/s", "statistic": "throughput"} | changes
+    side = {} if "at_most" in changes else {"at_least": "0.01 words/s"}
     told = {"why": "an example", "source": "this test", "date": "2026-11-23", "applies_to": {"system": "local"}}
-    return {"name": name, **told, **given}
+    return {"name": name, "statistic": "throughput", **side, **told, **changes}
 
 
 # However noisy the machine, each step is on this side of it.
 MISSED = bound("missed", at_most="0.01 words/s")
-del MISSED["at_least"]
 LEARNS = bound("learns", statistic="loss_drop", at_least="-9 nat")
 
 
@@ -44,8 +43,7 @@ def test_a_decided_run_ends_before_two_fifths_of_its_steps(user: UserFolder, dis
     verdicts = {case.properties["reference"]: case.properties["verdict"] for case in result.cases.values()}
     assert verdicts == {"speed": "PASS", "missed": "FAIL", "learns": "PASS", "elsewhere": "SKIP"}
     record = result.record()
-    told, done = record["early"], len(record["steps"])
-    look = told["look"]
+    told, done, look = record["early"], len(record["steps"]), record["early"]["look"]
     assert (told["planned"], told["looks"][-1], told["done"]) == (STEPS, look, done)
     assert FIRST_LOOK <= look <= done < FORTY_PERCENT  # the first look, or the second on a machine that stood still
     assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, done)}
@@ -125,15 +123,13 @@ def test_a_run_that_needs_all_its_steps_has_them(user: UserFolder) -> None:
         assert why in " ".join(result.text.split())
 
 
-def test_what_the_first_steps_cannot_tell_is_refused_in_a_body(user: UserFolder) -> None:
+def test_what_the_first_steps_cannot_tell_is_refused_in_a_body(user: UserFolder, ended: Path) -> None:
     """A test with a reference that also asks for the last loss is an ERROR of a run that was ended early."""
-    user.recipe(references=[bound()], **SLOW)
     user.test("def test_both(run, reference):\n    assert run.throughput in reference\n    assert run.loss_drop\n")
-    case = user.run("--cluster", "local", "--llmbench-early-verdict").case
+    case = user.run("--replay", "ended", "--system", "local").cases["test_both[tiny-speed]"]
     assert case.properties["verdict"] == "ERROR"
-    assert (
-        "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict" in case.message
-    )
+    why = "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict"
+    assert why in case.message
 
 
 def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
@@ -189,14 +185,8 @@ def test_a_shortened_run_is_an_error_unless_its_session_shortened_it(
 
 def test_a_plan_says_when_a_run_is_looked_at(user: UserFolder) -> None:
     user.recipe(references=[bound()], steps=200)
-    cool = {
-        "name": "cool",
-        "statistic": "throttled",
-        "at_most": "50 %",
-        "why": "x",
-        "source": "x",
-        "date": "2026-11-23",
-    }
+    cool = bound("cool", statistic="throttled", at_most="50 %")
+    del cool["applies_to"]
     user.recipe("cool", steps=200, references=[cool])
     text = " ".join(early(user, "--plan").text.split())
     assert "is looked at after 50, 70, 100, 140 and 200 steps" in text

@@ -1,14 +1,16 @@
-"""Green means judged: a session in which nothing judged the speed of a run says so, and may not pass."""
+"""Green means judged: a session says where nothing judged the speed of a run, and a check where nothing bounded it."""
 
-import shutil
+import json
 from typing import Any
 
 import pytest
+import yaml
 
+from pytest_llmbench.checks.base import all_checks
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.plugin.verdict.speed import describe_reasons, not_judged
 from tests.conftest import TEST_REFERENCES, TINY, Result, UserFolder
-from tests.support.standin import LOGS, RECIPE
+from tests.support.standin import RECIPE, log_at_hand
 from tests.unit.judging.conftest import small
 
 LEARNS = TINY["references"][0]
@@ -21,10 +23,7 @@ COMPARES = "import pytest\nfrom pytest_llmbench import Quantity\n\ndef test_it(r
 
 @pytest.fixture
 def judge(user: UserFolder) -> UserFolder:
-    folder = user.path / "logs" / "tiny"
-    folder.mkdir(parents=True)
-    shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
-    (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+    log_at_hand(user)
     user.test()
     ini = user.path / "pytest.ini"
     ini.write_text(ini.read_text().replace("llmbench_require_verdict = no\n", ""))
@@ -116,10 +115,8 @@ def test_a_comparison_in_a_test(judge: UserFolder, body: str, code: int) -> None
 
 
 def test_with_xdist(judge: UserFolder) -> None:
-    (judge.path / "logs" / "other").mkdir()
-    shutil.copytree(judge.path / "logs" / "tiny", judge.path / "logs" / "other", dirs_exist_ok=True)
     judge.recipe(**{**RECIPE, "references": [LEARNS, {**FAST, "applies_to": HERE}]})
-    judge.recipe("other", **{**RECIPE, "references": [{**FAST, "applies_to": ELSEWHERE}]})
+    log_at_hand(judge, "other", references=[{**FAST, "applies_to": ELSEWHERE}])
     result = judge.run("--llmbench-replay", "logs", "-n2")
     assert result.returncode == 10, result.text
     assert "NO SPEED WAS JUDGED for other: fast was skipped." in result.text
@@ -127,7 +124,7 @@ def test_with_xdist(judge: UserFolder) -> None:
 
 
 def test_a_run_that_cannot_be_judged_says_so_itself(judge: UserFolder) -> None:
-    (judge.path / "logs" / "tiny" / "megatron_lm_2_ranks.log").write_text("nothing\n")
+    (judge.path / "logs" / "tiny" / "run.log").write_text("nothing\n")
     result = judged(judge, LEARNS)
     assert result.returncode == 1
     assert "NO SPEED" not in result.text
@@ -140,3 +137,52 @@ def test_an_ini_key_that_cannot_be_meant(judge: UserFolder) -> None:
     result = judged(judge, LEARNS)
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "llmbench_require_verdict" in result.text
+
+
+FIT = "def test_fit(health):\n    assert not health.faults, health.explanation\n"
+REFERENCE = {
+    "name": "site", "statistic": "gemm_fp32", "at_least": "0.000001 TFLOP/s/gpu", "why": "it has to work",
+    "source": "this test", "date": "2026-01-01", "applies_to": {"system": "here"},
+}  # fmt: skip
+# These checks compare their numbers with limits of their own, without a reference.
+LIMITED = {"clock", "disk", "memory"}
+
+
+def system(user: UserFolder, **validation: object) -> str:
+    """Write a system file of this machine, and give the option that chooses it."""
+    described = {
+        "name": "here", "cluster": "local", "gpus_per_node": 0, "cpu_ranks_per_node": 2, "validation": validation,
+    }  # fmt: skip
+    (user.path / "here.yaml").write_text(yaml.safe_dump(described))
+    return "--system=here.yaml"
+
+
+def record(result: Result, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((result.session / "checks" / name / "record.json").read_text())
+    return found
+
+
+def test_every_check_on_a_machine_without_references(user: UserFolder) -> None:
+    user.test(FIT)
+    result = user.run("-n0", system(user))
+    for case in result.cases.values():
+        name, properties = case.properties["check"], case.properties
+        if properties["verdict"] != "PASS":
+            continue
+        rates = bool(properties.get("measured")) and name not in LIMITED
+        assert (properties.get("bound") == "no bound") == (rates or name == "software"), name
+        assert record(result, name)["report"]["unbounded"] == (properties.get("bound") == "no bound"), name
+        (line,) = (line for line in result.text.splitlines() if line.startswith(f"{name} "))
+        assert ("no bound" in line) == (properties.get("bound") == "no bound"), line
+    assert set(all_checks()) == {case.properties["check"] for case in result.cases.values()}
+    verdicts = {case.properties["check"]: case.properties["verdict"] for case in result.cases.values()}
+    assert verdicts["nvlink"] == "SKIP"
+
+
+@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
+def test_a_reference_of_this_machine_is_a_bound(user: UserFolder, distribution: str) -> None:
+    user.test('import pytest\n\n@pytest.mark.check("gemm")\n' + FIT)
+    result = user.run(distribution, system(user, gemm={"references": [REFERENCE]}))
+    assert result.case.properties["verdict"] == "PASS", result.text
+    assert result.case.properties["bound"] == "bounded"
+    assert "no bound" not in result.text

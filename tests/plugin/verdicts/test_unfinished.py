@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import subprocess
 import threading
@@ -15,7 +14,8 @@ import pytest
 
 from tests.conftest import Case, Result, UserFolder, Watch, read_junit
 from tests.support.recorded import write_page
-from tests.support.standin import LOGS, RECIPE
+from tests.support.standin import log_at_hand
+from tests.support.waiting import wait_until
 
 ENDLESS = 1_000_000
 DECLARED = {
@@ -89,9 +89,7 @@ def test_a_signal_while_tests_are_collected(declaring: UserFolder, distribution:
     """The report has all of them: the collection, which is slow here, goes on to its end."""
     declaring.test(f"import pathlib, time\npathlib.Path('collecting').touch()\ntime.sleep(2.0)\n{TESTS}")
     process = declaring.start("--cluster", "local", distribution, "--junitxml=mine.xml", *OURS)
-    deadline = time.monotonic() + 60
-    while not (declaring.path / "collecting").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until((declaring.path / "collecting").exists)
     process.send_signal(signal.SIGINT)
     result = declaring.finish(process, timeout_s=60)
     unjudged(result, declaring, "the session was ended by Ctrl-C before this test was judged")
@@ -123,11 +121,7 @@ def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: st
 def replaying(user: UserFolder) -> UserFolder:
     """Two runs whose logs are at hand, and two tests of each: they are judged at once."""
     for name in ("first", "second"):
-        user.recipe(name, **RECIPE)
-        folder = user.path / "logs" / name
-        folder.mkdir(parents=True)
-        shutil.copy(LOGS / "megatron_lm_2_ranks.log", folder)
-        (folder / "replay.yaml").write_text("ranks_per_node: 2\n")
+        log_at_hand(user, name)
     user.env["PYTHONPATH"] = str(user.path)
     return user
 
@@ -233,11 +227,8 @@ def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
 def test_a_process_that_is_killed(declaring: UserFolder, watch: type[Watch], end: str) -> None:
     """No process is left to write, so the XML was there before the end, and it is this session's."""
     (declaring.path / "mine.xml").write_text("<testsuites/>")
-    args = [
-        "-o",
-        "llmbench_heartbeat_timeout=15",
-        *(["--timeout=15", "--timeout-method=thread"] if end == "--timeout" else []),
-    ]
+    limit = ["--timeout=15", "--timeout-method=thread"] if end == "--timeout" else []
+    args = ["-o", "llmbench_heartbeat_timeout=15", *limit]
     process = declaring.start("--cluster", "local", *args, "--junitxml=mine.xml", *OURS)
     declaring.wait_for(lambda session: watch.steps(session, "first") > 2)
     if end == "SIGKILL":

@@ -39,7 +39,7 @@ class NVMLError(Exception):
     }  # fmt: skip
     value: int
 
-    def __new__(cls, value: int) -> NVMLError:  # noqa: D102, PYI034 - the class is that of the number
+    def __new__(cls, value: int) -> NVMLError:  # noqa: PYI034 - the class is that of the number
         error = Exception.__new__(cls._classes.get(value, cls) if cls is NVMLError else cls)
         error.value = value
         return error
@@ -68,7 +68,6 @@ _began = 0.0
 
 
 def nvmlInit() -> None:
-    """Load the driver's library."""
     global _series, _began
     if "NVML_SERIES" not in os.environ:
         raise NVMLError(NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -76,14 +75,12 @@ def nvmlInit() -> None:
 
 
 def nvmlShutdown() -> None:
-    """Leave it."""
     global _series  # noqa: PLW0603 - as the library, which is one for the process
     _check_loaded()
     _series = None
 
 
 def nvmlDeviceGetHandleByUUID(uuid: str) -> str:
-    """Find a GPU."""
     _check_loaded()
     if uuid not in _series["gpus"]:
         raise NVMLError(NVML_ERROR_NOT_FOUND)

@@ -53,11 +53,9 @@ class Layout:
 
     @property
     def key(self) -> str:
-        """Names it among all."""
         return f"{self.engine}-{self.name}-{self.precision}"
 
     def recipe(self, shape: Mapping[str, Any]) -> Recipe:
-        """A shape, trained like this."""
         own = {"engine": self.engine, "name": self.key, "precision": self.precision}
         return validate(Recipe, merge(merge(shape, own), self.changes), self.key)
 
@@ -165,14 +163,12 @@ def reference(folder: Path, recipe: Recipe, mistake: Mistake = NONE) -> list[Poi
 
 
 def batches(recipe: Recipe) -> Iterator[torch.Tensor]:
-    """The sequences of each step, int64 [global batch, sequence + 1]."""
     data, size = open_tokens(recipe), recipe.samples_per_step
     for first in range(0, recipe.steps * size, size):
         yield torch.stack([data.sequence(number) for number in range(first, first + size)])
 
 
 def rules(recipe: Recipe) -> Rules:
-    """What a recipe says, for the reference."""
     settings = recipe.optimizer
     return Rules(
         attention_heads=recipe.model.attention_heads, learning_rate=settings.learning_rate,

@@ -108,7 +108,6 @@ class Forked:
             )
 
     def poll(self) -> int | None:
-        """The exit status, if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
         return self.returncode
@@ -153,16 +152,13 @@ class Forked:
         return text, None
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
         self.send_signal(signal.SIGKILL)
 
     def __enter__(self) -> Self:

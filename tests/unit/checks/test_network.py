@@ -49,11 +49,9 @@ class StandIn:
     nccl: Mapping[str, Any] | None = field(default_factory=dict)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Answer as ranks would."""
         return [self._answers(probe) for probe in probes]
 
     def once(self, probe: Probe) -> list[Answer]:
-        """As `run`."""
         return self.run([probe])[0]
 
     def _answers(self, probe: Probe) -> list[Answer]:
@@ -100,8 +98,18 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"n{number}" for number in range(count))
 
 
+def fleet_of(count: int, game: Callable[[Members], Mapping[str, Any]], **changes: Any) -> StandIn:
+    """Nodes with four GPUs each; `changes` are of the stand-in or of its site."""
+    own = {name: changes.pop(name) for name in ("dead", "machine", "nccl") if name in changes}
+    return StandIn(gpu_site(count, **changes), names(count), game, **own)
+
+
+def hosts_of(members: Members) -> set[str]:
+    return {host for host, _ in members}
+
+
 def slow(*hosts: str) -> Callable[[Members], Mapping[str, Any]]:
-    return lambda members: rate(5.0 if {host for host, _ in members} & set(hosts) else 10.0)
+    return lambda members: rate(5.0 if hosts_of(members) & set(hosts) else 10.0)
 
 
 def check(
@@ -117,7 +125,7 @@ def told(report: Report) -> list[tuple[str | None, str]]:
 @pytest.mark.parametrize("count", [3, 4, 7, 40])
 def test_the_slow_node_is_named_with_its_numbers(count: int) -> None:
     """Out of an even or an odd number of nodes, and its partners are not."""
-    report = check("pairs", StandIn(gpu_site(count), names(count), slow("n2")))
+    report = check("pairs", fleet_of(count, slow("n2")))
     assert told(report) == [("n2", "slow_node")]
     finding = report.findings[0]
     assert finding.severity is Severity.ISOLATE
@@ -130,7 +138,7 @@ def test_the_slow_node_is_named_with_its_numbers(count: int) -> None:
 
 
 def test_all_is_well() -> None:
-    report = check("pairs", StandIn(gpu_site(4), names(4), slow()))
+    report = check("pairs", fleet_of(4, slow()))
     assert not report.findings
     assert not report.unjudged
     count = {each.statistic: 0 for each in report.readings}
@@ -147,16 +155,16 @@ def test_all_is_well() -> None:
 
 def test_two_nodes_below_their_reference_are_both_without_verdict() -> None:
     bound = reference("pair_busbw", "20 GB/s", nodes=2)
-    report = check("pairs", StandIn(gpu_site(2), names(2), slow()), references=(bound,))
+    report = check("pairs", fleet_of(2, slow()), references=(bound,))
     assert set(report.unjudged) == {"n0", "n1"}
     assert not report.findings
-    unbound = check("pairs", StandIn(gpu_site(2), names(2), slow()))
+    unbound = check("pairs", fleet_of(2, slow()))
     assert not unbound.unjudged
     assert "their pair works" in unbound.notes[1]
 
 
 def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() -> None:
-    fleet = StandIn(gpu_site(8), names(8), slow(*names(5)))
+    fleet = fleet_of(8, slow(*names(5)))
     bound = reference("pair_busbw", "9 GB/s", nodes=2)
     assert {host for host, _ in told(check("pairs", fleet, references=(bound,)))} == set(names(5))
     report = check("pairs", fleet)
@@ -166,9 +174,7 @@ def test_a_reference_finds_a_slow_majority_and_comparison_says_that_it_may_be() 
 
 
 def test_a_slow_link_is_told_of_both_ends_and_fails_neither() -> None:
-    report = check("pairs", StandIn(gpu_site(6), names(6), lambda members: rate(
-        5.0 if {host for host, _ in members} == {"n1", "n3"} else 10.0
-    )))  # fmt: skip
+    report = check("pairs", fleet_of(6, lambda members: rate(5.0 if hosts_of(members) == {"n1", "n3"} else 10.0)))
     assert set(told(report)) == {("n1", "slow_link"), ("n3", "slow_link")}
     assert not any(finding.severity.fails for finding in report.findings)
 
@@ -177,9 +183,7 @@ def test_a_slow_link_is_told_of_both_ends_and_fails_neither() -> None:
     ("game", "kind"), [({**GAME, "wrong": 3}, "wrong_values"), ({"error": "RuntimeError: reset"}, "failing_node")]
 )
 def test_a_node_whose_pairs_fail_is_named_by_how_they_fail(game: Mapping[str, Any], kind: str) -> None:
-    report = check("pairs", StandIn(gpu_site(5), names(5), lambda members: (
-        game if "n1" in {host for host, _ in members} else GAME
-    )))  # fmt: skip
+    report = check("pairs", fleet_of(5, lambda members: game if "n1" in hosts_of(members) else GAME))
     assert told(report) == [("n1", kind)]
     assert "n0 - n1" not in {each.subject for each in report.readings}
 
@@ -189,17 +193,17 @@ def test_a_wrong_sum_that_does_not_happen_again_is_no_pass() -> None:
     seen: list[bool] = []
 
     def once(members: Members) -> Mapping[str, Any]:
-        hit = {host for host, _ in members} == {"n0", "n3"} and not seen
+        hit = hosts_of(members) == {"n0", "n3"} and not seen
         seen.extend([True] if hit else [])
         return {**GAME, "wrong": 1} if hit else GAME
 
-    report = check("pairs", StandIn(gpu_site(4), names(4), once))
+    report = check("pairs", fleet_of(4, once))
     assert set(report.unjudged) == {"n0", "n3"}
     assert not any(finding.severity.fails for finding in report.findings)
 
 
 def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
-    fleet = StandIn(gpu_site(6), names(6), slow("n5"), dead=frozenset({"n0"}))
+    fleet = fleet_of(6, slow("n5"), dead=frozenset({"n0"}))
     report = check("pairs", fleet)
     assert set(told(report)) == {("n0", "dead_node"), ("n5", "slow_node")}
     assert not report.unjudged
@@ -208,17 +212,17 @@ def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
 
 
 def test_where_most_are_silent_nobody_is_accused() -> None:
-    report = check("pairs", StandIn(gpu_site(4), names(4), slow(), dead=frozenset({"n0", "n1", "n2"})))
+    report = check("pairs", fleet_of(4, slow(), dead=frozenset({"n0", "n1", "n2"})))
     assert not report.findings
     assert set(report.unjudged) == set(names(4))
 
 
 def test_bisection_finds_who_is_slow_among_many_alone() -> None:
     def game(members: Members) -> Mapping[str, Any]:
-        hosts = {host for host, _ in members}
+        hosts = hosts_of(members)
         return rate(2.0 if "n6" in hosts and len(hosts) > 3 else 10.0)
 
-    fleet = StandIn(gpu_site(16), names(16), game)
+    fleet = fleet_of(16, game)
     report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),))
     assert told(report) == [("n6", "slow_node")]
     assert report.evidence["halvings"] == 4
@@ -227,9 +231,7 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
 
 
 def test_what_fails_only_together_names_the_group_and_passes_nobody() -> None:
-    report = check("pairs", StandIn(gpu_site(4), names(4), lambda members: (
-        {"error": "RuntimeError: NCCL"} if len({host for host, _ in members}) == 4 else GAME
-    )))  # fmt: skip
+    report = check("pairs", fleet_of(4, lambda members: {"error": "NCCL"} if len(hosts_of(members)) == 4 else GAME))
     assert told(report) == [(None, "slow_together")]
     assert set(report.unjudged) == set(names(4))
 
@@ -242,7 +244,7 @@ def test_a_slow_rail_is_named() -> None:
             return GAME  # only to see which way NCCL takes
         return rate(5.0 if ("n3", 2) in members else 10.0)
 
-    report = check("rail", StandIn(gpu_site(5), names(5), game))
+    report = check("rail", fleet_of(5, game))
     assert [(each.host, each.subject, each.kind) for each in report.findings] == [("n3", "rail 2", "slow_node")]
     assert not report.unjudged
 
@@ -251,10 +253,10 @@ def test_links_inside_nodes() -> None:
     """A node slower than the others inside, one that raises, and one below a reference of its own."""
 
     def game(members: Members) -> Mapping[str, Any]:
-        assert len({host for host, _ in members}) == 1
+        assert len(hosts_of(members)) == 1
         return {"n1": rate(5.0), "n2": {"error": "RuntimeError: NVLink"}}.get(members[0][0], GAME)
 
-    fleet = StandIn(gpu_site(6), names(6), game, dead=frozenset({"n4"}))
+    fleet = fleet_of(6, game, dead=frozenset({"n4"}))
     report = check("nvlink", fleet)
     assert set(told(report)) == {("n1", "slow_node"), ("n2", "failing_node")}
     assert set(report.unjudged) == {"n4"}
@@ -302,7 +304,6 @@ class FaultyFleet(ProcessFleet):
     """Real ranks, of which that of n1 dies in its pair with n0, and that of n3 is slow in every all_gather."""
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Run them."""
         return super().run([replace(probe, entry="faulty:play") for probe in probes])
 
 
@@ -340,7 +341,7 @@ def test_gpus_without_nvlink_are_skipped() -> None:
 
 
 def test_what_no_reference_bounds_says_so() -> None:
-    fleet = StandIn(gpu_site(6), names(6), lambda _: GAME)
+    fleet = fleet_of(6, lambda _: GAME)
     assert check("nvlink", fleet).unbounded
     assert check("pairs", fleet).unbounded
     assert not check("nvlink", fleet, references=(reference("nvlink_busbw", "9 GB/s", nodes=1),)).unbounded
@@ -385,7 +386,7 @@ def subjects(report: Report) -> list[tuple[str | None, str, str]]:
 def test_what_is_slow_behind_a_switch_or_between_racks_is_not_the_fault_of_nodes(what: str, bound: bool) -> None:
     """Racks that are slow between each other are built so, or not: a bound decides."""
     is_slow, findings, unjudged = PLACED[what]
-    fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if is_slow(members) else 10.0))
+    fleet = fleet_of(16, lambda members: rate(5.0 if is_slow(members) else 10.0), places=PLACES)
     report = check(
         "pairs", fleet, references=(reference("pair_busbw", "9 GB/s", nodes=2),) if bound else (), bisect=False
     )
@@ -399,7 +400,7 @@ def test_what_is_slow_behind_a_switch_or_between_racks_is_not_the_fault_of_nodes
 
 
 def test_a_boundary_has_a_bound_of_its_own() -> None:
-    fleet = StandIn(gpu_site(16, places=PLACES), NODES, lambda members: rate(5.0 if apart(members, "rack") else 10.0))
+    fleet = fleet_of(16, lambda members: rate(5.0 if apart(members, "rack") else 10.0), places=PLACES)
     bounds = (reference("pair_busbw", "9 GB/s", nodes=2), reference("across_busbw", "4 GB/s", name="across", nodes=2))
     report = check("pairs", fleet, references=bounds, bisect=False)
     assert (report.findings, report.unjudged) == ((), {})
@@ -411,12 +412,12 @@ def test_a_slow_node_is_named_although_all_pairs_between_racks_are_slow() -> Non
     def game(members: Members) -> Mapping[str, Any]:
         return rate((5.0 if apart(members, "rack") else 10.0) / (2 if "n5" in dict(members) else 1))
 
-    report = check("pairs", StandIn(gpu_site(16, places=PLACES), NODES, game), bisect=False)
+    report = check("pairs", fleet_of(16, game, places=PLACES), bisect=False)
     assert subjects(report) == [("n5", "", "ISOLATE"), (None, "rack", "MONITOR")]
 
 
 def test_a_rail_that_is_slow_on_all_nodes_is_one_finding() -> None:
-    fleet = StandIn(gpu_site(16), NODES, lambda members: rate(5.0 if members[0][1] == 2 else 10.0))
+    fleet = fleet_of(16, lambda members: rate(5.0 if members[0][1] == 2 else 10.0))
     report = check("rail", fleet)
     assert subjects(report) == [(None, "rail 2", "ISOLATE")]
     assert {*report.unjudged} == {*NODES}
@@ -424,10 +425,7 @@ def test_a_rail_that_is_slow_on_all_nodes_is_one_finding() -> None:
 
 def test_groups_are_halved_at_racks_and_named_by_them() -> None:
     """All nodes together are slow as soon as both racks are among them, and each rack is well."""
-    fleet = StandIn(
-        gpu_site(16, places=PLACES), NODES,
-        lambda members: rate(5.0 if len(members) > 8 and apart(members, "rack") else 10.0),
-    )  # fmt: skip
+    fleet = fleet_of(16, lambda all_: rate(5.0 if len(all_) > 8 and apart(all_, "rack") else 10.0), places=PLACES)
     report = check("pairs", fleet, references=(reference("group_busbw", "9 GB/s", nodes=16),))
     (found,) = (each for each in report.findings if each.kind == "slow_together")
     assert found.message.startswith("only together: rack r0, rack r1;")
@@ -439,13 +437,17 @@ HGX = node(nics=8)
 NVLS = {"nvls": "yes", "nvls_channels": 16, "algorithm": "NVLS"}
 
 
+def hgx_of(count: int, game: Callable[[Members], Mapping[str, Any]], nccl: Mapping[str, Any] = NVLS) -> StandIn:
+    return fleet_of(count, game, machine=HGX, nccl=nccl, gpus_per_node=8)
+
+
 @pytest.mark.parametrize("count", [2, 3, 16])
 @pytest.mark.parametrize("rate_", [380.0, 3.0])
 def test_physics_judges_pairs_that_are_all_alike(count: int, rate_: float) -> None:
     """As where NCCL falls back to TCP everywhere: no pair is slower than another, and all fail with the reason."""
     tcp = {"between": "NET/Socket/0", "more": ("NCCL_IB_DISABLE set by environment to 1.",)}
     nccl = {**NVLS, **({} if rate_ > 100 else tcp)}
-    fleet = StandIn(gpu_site(count, gpus_per_node=8), names(count), lambda _: rate(rate_), machine=HGX, nccl=nccl)
+    fleet = hgx_of(count, lambda _: rate(rate_), nccl)
     report = check("pairs", fleet)
     assert not report.unbounded
     # 0.95 of the rings inside a node, which are slower than its NICs, at 4 GiB.
@@ -465,17 +467,13 @@ def test_physics_judges_pairs_that_are_all_alike(count: int, rate_: float) -> No
 
 def test_physics_names_the_bad_half() -> None:
     """If half of the nodes are slow, comparison alone cannot find them."""
-    fleet = StandIn(gpu_site(4, gpus_per_node=8), names(4), lambda members: rate(
-        100.0 if {host for host, _ in members} & {"n2", "n3"} else 380.0
-    ), machine=HGX, nccl=NVLS)  # fmt: skip
+    fleet = hgx_of(4, lambda members: rate(100.0 if hosts_of(members) & {"n2", "n3"} else 380.0))
     assert set(told(check("pairs", fleet))) == {("n2", "slow_node"), ("n3", "slow_node")}
 
 
 def test_all_nodes_are_judged_by_their_pairs() -> None:
     """A fabric that carries pairs and not all nodes together is found without a reference."""
-    fleet = StandIn(gpu_site(4, gpus_per_node=8), names(4), lambda members: rate(
-        250.0 if len({host for host, _ in members}) > 2 else 380.0
-    ), machine=HGX, nccl=NVLS)  # fmt: skip
+    fleet = hgx_of(4, lambda members: rate(250.0 if len(hosts_of(members)) > 2 else 380.0))
     report = check("pairs", fleet)
     assert told(report) == [(None, "slow_together")]
     assert any("of the median pair's 380 GB/s" in bound for bound in report.bounds)
@@ -491,15 +489,14 @@ def test_all_nodes_are_judged_by_their_pairs() -> None:
     ],
 )  # fmt: skip
 def test_links_inside_nodes_by_physics_and_by_their_way(rate_: float, nccl: dict[str, Any], kinds: set[str]) -> None:
-    site = gpu_site(1, gpus_per_node=8)
-    report = check("nvlink", StandIn(site, names(1), lambda _: rate(rate_), machine=HGX, nccl=nccl))
+    report = check("nvlink", hgx_of(1, lambda _: rate(rate_), nccl))
     assert {kind for _, kind in told(report)} == kinds
     assert any(finding.severity.fails for finding in report.findings) == bool(kinds)
     assert not report.unbounded
 
 
 def test_a_way_that_was_not_seen_is_no_pass() -> None:
-    fleet = StandIn(gpu_site(2), names(2), lambda _: GAME, nccl=None)
+    fleet = fleet_of(2, lambda _: GAME, nccl=None)
     for name in ("pairs", "nvlink", "rail"):
         assert {host: reason[:18] for host, reason in check(name, fleet).unjudged.items()} == dict.fromkeys(
             names(2), "transport not seen"

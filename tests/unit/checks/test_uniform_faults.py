@@ -107,11 +107,9 @@ class NodeOfPrograms:
     computed: Mapping[str, Any] | None = None
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Run each step."""
         return [self.once(probe) for probe in probes]
 
     def once(self, probe: Probe) -> list[Answer]:
-        """Run a step, in this process."""
         hosts = probe.hosts or self.hosts
         if probe.name == "machine":
             data: Any = self.machine.model_dump(mode="json")

@@ -11,7 +11,6 @@ from pytest_llmbench.cli.app import app
 
 @pytest.fixture
 def llmbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run a command, with tmp_path as the current folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Result:

@@ -23,11 +23,9 @@ class Program(Job):
         super().__init__(str(self.process.pid), (), program)
 
     def status(self) -> JobStatus:
-        """As it stands."""
         return JobStatus(state=JobState.RUNNING if self.process.poll() is None else JobState.COMPLETED)
 
     def cancel(self) -> None:
-        """Kill it."""
         self.process.kill()
 
 

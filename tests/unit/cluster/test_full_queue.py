@@ -26,7 +26,6 @@ class Squeue:
         self.asked = 0
 
     def answer(self, command: list[str], _timeout_s: float | None = None) -> tuple[str, str]:
-        """One query."""
         assert command[0] == "squeue"
         self.asked += 1
         return ("", "no answer") if self.jobs is None else (self.jobs, "")

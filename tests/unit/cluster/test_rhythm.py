@@ -12,7 +12,6 @@ class Clock:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Read it."""
         return self.now
 
 

@@ -76,7 +76,6 @@ class Commands:
         self._folder = folder
 
     def answer(self, name: str, stdout: str | bytes = "", code: int = 0, stderr: str = "") -> None:
-        """Have a command answer like this from now on."""
         out, err = self._folder / f"{name}.stdout", self._folder / f"{name}.stderr"
         out.write_bytes(stdout if isinstance(stdout, bytes) else stdout.encode())
         err.write_text(stderr)
@@ -86,7 +85,6 @@ class Commands:
         script.chmod(0o755)
 
     def asked(self, name: str) -> list[str]:
-        """The arguments of every call of a command."""
         asked = self._folder / f"{name}.asked"
         return asked.read_text(errors="replace").split("\n")[:-1] if asked.exists() else []
 

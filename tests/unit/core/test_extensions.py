@@ -34,8 +34,7 @@ class Tool(Protocol):
 
     name: str
 
-    def use(self) -> str:
-        """Do something."""
+    def use(self) -> str: ...
 
 
 MODULE = """

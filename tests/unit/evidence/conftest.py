@@ -26,33 +26,27 @@ class Evidence:
 
     @property
     def record(self) -> Path:
-        """The record of its run."""
         return self.folder / "runs" / "tiny" / "record.json"
 
     @property
     def target(self) -> Path:
-        """The bundle."""
         return self.folder.parent / "session.llmbench.tar"
 
     def change(self, path: str, change: Callable[[Any], object]) -> None:
-        """Change a JSON file of the session."""
         data = json.loads((self.folder / path).read_text())
         change(data)
         (self.folder / path).write_text(json.dumps(data))
 
     def replace(self, path: str, old: str, new: str) -> None:
-        """Replace a text in a file of the session."""
         text = (self.folder / path).read_text()
         assert old in text
         (self.folder / path).write_text(text.replace(old, new))
 
     def bundled(self, key: CryptoSigner | None = KEY) -> Path:
-        """Bundle it."""
         make_bundle(self.folder, self.target, key)
         return self.target
 
     def verified(self, *keys: SSlibKey, signer: CryptoSigner | None = KEY) -> Verification:
-        """Bundle and verify it."""
         return verify(self.bundled(signer), keys or (KEY.public_key,))
 
 

@@ -92,7 +92,6 @@ class Node:
         self.asked: list[tuple[str, ...]] = []
 
     def start(self, _probe: Probe, folder: Path, hosts: Sequence[str]) -> Job:
-        """Answer for every node, at once."""
         self.asked.append(tuple(hosts))
         if "n2" not in hosts:
             for rank, host in enumerate(hosts):

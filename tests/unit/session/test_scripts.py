@@ -62,7 +62,6 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The program."""
         return self.argv[0]
 
 

@@ -21,7 +21,6 @@ class Clock:
         self.now = 1000.0
 
     def monotonic(self) -> float:
-        """The time it shows."""
         return self.now
 
 

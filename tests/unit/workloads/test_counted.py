@@ -56,97 +56,67 @@ from pytest_llmbench.workloads.training import matmul
 from pytest_llmbench.engines.torch.ranks import decoder, run as ours
 
 matmul.measure = lambda *_: 1e9
-true_batch, true_build, true_clip = ours.batch, ours.build_model, ours.clip_gradients
+true_batch, true_build, true_clip, true_update = ours.batch, ours.build_model, ours.clip_gradients, ours._update
+autocast = torch.autocast
 
-def plain(context, log):
-    ours.train(context, log)
+def change(owner=ours, **made):
+    def train(context, log):
+        vars(owner).update(made)
+        ours.train(context, log)
+    return train
 
-def half_sequences(context, log):
-    def batch(*args):
-        inputs, targets = true_batch(*args)
-        half = inputs.shape[1] // 2
-        return inputs[:, :half], targets[:, :half]
-    ours.batch = batch
-    ours.train(context, log)
-
-def half_batch(context, log):
-    ours.batch = lambda *args: tuple(each[: len(each) // 2] for each in true_batch(*args))
-    ours.train(context, log)
-
-def _smaller(context, log, **shape):
+def shaped(**shape):
     def build(recipe, *args):
         return true_build(recipe.model_copy(update={"model": recipe.model.model_copy(update=shape)}), *args)
-    ours.build_model = build
-    ours.train(context, log)
+    return change(build_model=build)
 
-def fewer_layers(context, log):
-    _smaller(context, log, layers=1)
+def drawn(place):
+    def batch(tokens, first, count, device):
+        return true_batch(tokens, place(first, count, torch.distributed.get_rank()), count, device)
+    return change(batch=batch)
 
-def narrower(context, log):
-    _smaller(context, log, hidden_size=16)
+def half_of_each(*args):
+    inputs, targets = true_batch(*args)
+    half = inputs.shape[1] // 2
+    return inputs[:, :half], targets[:, :half]
 
-def other_precision(context, log):
-    true = torch.autocast
-    torch.autocast = lambda device, dtype=None, enabled=True: true(device, torch.bfloat16, enabled=dtype is not None)
-    ours.train(context, log)
-
-def same_data(context, log):
-    ours.batch = lambda tokens, first, count, device: true_batch(tokens, first % 4, count, device)
-    ours.train(context, log)
-
-def each_alone(context, log):
-    ours.build_model = lambda recipe, options, device, world_size, seed: true_build(recipe, options, device, 1, seed)
-    ours.train(context, log)
-
-def no_dropout(context, log):
-    _smaller(context, log, dropout=0.0)
-
-def evaluation(context, log):
-    ours.build_model = lambda *args: true_build(*args).eval()
-    ours.train(context, log)
-
-def not_recomputed(context, log):
-    decoder.checkpoint = lambda compute, hidden, **_: compute(hidden)
-    ours.train(context, log)
-
-def each_fifth_step(context, log):
-    true_update = ours._update
-    def update(training, step):
-        if step % 5:
-            norm = ours.clip_gradients(training.model, 1.0)
-            training.optimizer.zero_grad()
-            return norm
-        return true_update(training, step)
-    ours._update = update
-    ours.train(context, log)
-
-def copied_norms(context, log):
-    def clip(model, longest):
-        norm = true_clip(model, longest)
-        torch.distributed.broadcast(norm, 0)
+def update(training, step):
+    if step % 5:
+        norm = ours.clip_gradients(training.model, 1.0)
+        training.optimizer.zero_grad()
         return norm
-    ours.clip_gradients = clip
-    each_alone(context, log)
+    return true_update(training, step)
 
-def one_batch(context, log):
-    ours.batch = lambda tokens, first, count, device: true_batch(tokens, count * context.rank, count, device)
-    ours.train(context, log)
+def clip_as_rank_0(model, longest):
+    norm = true_clip(model, longest)
+    torch.distributed.broadcast(norm, 0)
+    return norm
 
-def twice(context, log):
-    ours.batch = lambda tokens, first, count, device: true_batch(tokens, first // 16 * 8 + first % 8, count, device)
-    ours.train(context, log)
+def clip_nothing(model, longest):
+    for parameter in model.parameters():
+        parameter.grad.zero_()
+    return true_clip(model, longest)
 
-def everyone_the_same(context, log):
-    ours.batch = lambda tokens, first, count, device: true_batch(tokens, first - 4 * context.rank, count, device)
-    ours.train(context, log)
+def build_alone(recipe, options, device, world_size, seed):
+    return true_build(recipe, options, device, 1, seed)
 
-def no_gradient(context, log):
-    def clip(model, longest):
-        for parameter in model.parameters():
-            parameter.grad.zero_()
-        return true_clip(model, longest)
-    ours.clip_gradients = clip
-    ours.train(context, log)
+plain = change()
+half_sequences = change(batch=half_of_each)
+half_batch = change(batch=lambda *args: tuple(each[: len(each) // 2] for each in true_batch(*args)))
+fewer_layers, narrower, no_dropout = shaped(layers=1), shaped(hidden_size=16), shaped(dropout=0.0)
+other_precision = change(
+    torch, autocast=lambda device, dtype=None, enabled=True: autocast(device, torch.bfloat16, enabled=dtype is not None)
+)
+same_data = drawn(lambda first, count, rank: first % 4)
+one_batch = drawn(lambda first, count, rank: count * rank)
+twice = drawn(lambda first, count, rank: first // 16 * 8 + first % 8)
+everyone_the_same = drawn(lambda first, count, rank: first - 4 * rank)
+each_alone = change(build_model=build_alone)
+copied_norms = change(build_model=build_alone, clip_gradients=clip_as_rank_0)
+evaluation = change(build_model=lambda *args: true_build(*args).eval())
+not_recomputed = change(decoder, checkpoint=lambda compute, hidden, **_: compute(hidden))
+each_fifth_step = change(_update=update)
+no_gradient = change(clip_gradients=clip_nothing)
 """
 
 

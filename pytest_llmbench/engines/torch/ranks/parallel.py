@@ -1,4 +1,4 @@
-"""How the model is spread over the ranks: whole on each (DDP), sharded (FSDP), or its matrices split by DTensor."""
+"""Spreads the model over the ranks: replicated (DDP), sharded (FSDP), and with matrices split by DTensor."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -79,7 +79,6 @@ def test_a_file_beside_a_log_of_the_same_run_changes_nothing(folder: Path) -> No
     alone = ENGINE.read(folder, RUN)
 
     def beside() -> StepSeries:
-        """What is read of both."""
         series = ENGINE.read(folder, RUN)
         assert series.written is not None
         return series.model_copy(update={"written": None, "timed_twice": False})

@@ -1,4 +1,4 @@
-"""Reading the state of NVLinks."""
+"""Reading the state of NVLinks, and PCI addresses in all their spellings."""
 
 import pytest
 from hypothesis import given
@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.checks.gpu.nvlink import read_links
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.readers.pci import pci_address
 from tests.standins.nvidia_smi import LINKS, links_text
 
 
@@ -60,3 +61,16 @@ def test_a_gpu_that_is_listed_twice_is_not_read() -> None:
 def test_a_number_without_end_is_not_read(line: str) -> None:
     with pytest.raises(RunError, match="nvlink -s printed"):
         read_links(f"GPU 0: H100\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["0000:1b:00.0", "00000000:1B:00.0", "PCI:0000:1b:00", "0000:1b:00", "1b:00.0", "PCI:0000:1B:00 GPU-I:02"]
+)
+def test_all_spellings_are_one(text: str) -> None:
+    assert pci_address(text) == "0000:1b:00.0"
+
+
+def test_a_domain_counts_and_other_words_stay() -> None:
+    """Azure's devices are in domains of their own."""
+    assert pci_address("0000000A:00:00.0") == "000a:00:00.0"
+    assert pci_address(" no address ") == "no address"

@@ -51,7 +51,6 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take an element."""
         told = dict(attrs)
         self.tags.append((tag, told))
         if tag == "tr" and "data-k" in told:
@@ -61,22 +60,18 @@ class Page(HTMLParser):
             self._in = "data"
 
     def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 - as HTMLParser calls it
-        """Leave an element."""
         self._in = ""
 
     def handle_data(self, data: str) -> None:
-        """Take text."""
         if self._in == "data":
             self.data.append(data)
         elif not self._in:
             self.text += data
 
     def handle_comment(self, data: str) -> None:
-        """Take a part that is laid away."""
         self.comments.append(data)
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of each element of a name."""
         return [told for name, told in self.tags if name == tag]
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a session on disk: read again, torn, old, and of a process that is gone."""
+"""Pictures of a session on disk: written, read again, torn, old, and of a process that is gone."""
 
 import os
 import socket
@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.cluster.runs import Declared, Plan, RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, Watcher, read_snapshot, worst
+from pytest_llmbench.session.live.writer import LiveWriter
+from pytest_llmbench.session.record_store import RecordStore
+from tests.conftest import TINY
 
 NOW = 1_000_000.0
 
@@ -20,7 +27,6 @@ class Clock:
         self.now = 50.0
 
     def __call__(self) -> float:
-        """The time."""
         return self.now
 
 
@@ -101,3 +107,27 @@ def test_one_bad_verdict_is_that_of_all() -> None:
     assert worst([Verdict.SKIP, Verdict.PASS]) is Verdict.PASS
     assert worst([Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL]) is Verdict.FAIL
     assert worst([]) is None
+
+
+FACTS = {"statistic": "throughput", "why": "it is fast", "source": "this test", "date": "2026-01-01"}
+
+
+def test_a_run_has_the_first_bound_on_its_speed_by_its_tests(tmp_path: Path, unigram: None) -> None:
+    bounds = {"elsewhere": ("9 words/s", "other"), "unused": ("8 words/s", "local"), "fast": ("2560 words/s", "local")}
+    references = [
+        {**FACTS, "name": name, "at_least": bound, "applies_to": {"system": system}}
+        for name, (bound, system) in bounds.items()
+    ]
+    recipe = Recipe.model_validate({**TINY, "name": "tiny", "references": [*TINY["references"], *references]})
+    system = load_system("local", list(SYSTEMS.usable().values()))
+    settings = Settings(system=system, cluster="local", allocation="session", run_dir=tmp_path, gpus_per_node=0)
+    tests = [Declared(test=name, run="tiny", reference=name) for name in ("learns", "elsewhere", "fast")]
+    runs = (RunSpec(key="tiny", recipe=recipe), RunSpec(key="unbounded", recipe=recipe))
+    store, session = RecordStore(system), Session(id="s", folder=tmp_path)
+    store.tasks = {"tiny": LiveTask(name="tiny", state="running", step=3, steps=8)}
+    live = LiveWriter(store, settings, session, lambda: Plan(runs=runs, tests=tuple(tests)))
+    live.start()
+    live.stop("pass", 0)
+    bounded, unbounded = read_snapshot(tmp_path).tasks
+    assert (bounded.step, bounded.bound) == (3, ">= 2,560 words/s")
+    assert (unbounded.state, unbounded.bound) == ("waiting", "")
