@@ -119,7 +119,7 @@ class Decoder(nn.Module):
         sizes = self._joined.get(name.split(".")[-2], ())
         if self.head.mesh is None or not sizes:
             return matrix
-        of_ranks = zip(*(part.chunk(self.head.mesh.size()) for part in matrix.split(sizes)), strict=True)
+        of_ranks = zip(*(part.chunk(self.head.mesh.size()) for part in torch.split(matrix, sizes)), strict=True)
         return torch.cat([part for parts in of_ranks for part in parts])
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

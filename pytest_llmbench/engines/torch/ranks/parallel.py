@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.engines.torch.ranks import eight_bits
-from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
+from pytest_llmbench.engines.torch.ranks.decoder import Block, Decoder, initialise
 from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import losses_and_gradient
 
 # Blocks share a unit until it has so many parameters; the last one may have fewer.
@@ -111,10 +111,11 @@ def _split(model: Decoder, mesh: DeviceMesh) -> None:
         names = dict(module.named_modules())
         parallelize_module(module, mesh, {name: style for name, style in plan.items() if name in names})
     model.head.mesh = mesh
-    for block in model.blocks:
-        block.heads //= mesh.size()
-        block.key_value_heads //= mesh.size()
-        block.fuses = False
+    for block in model.modules():
+        if isinstance(block, Block):
+            block.heads //= mesh.size()
+            block.key_value_heads //= mesh.size()
+            block.fuses = False
 
 
 def _compile(model: Decoder) -> None:
