@@ -116,7 +116,7 @@ class Decoder(nn.Module):
 
     def in_order(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
         """Order the rows of a whole matrix so that each tensor-parallel rank has its part of all that are in it."""
-        sizes = self._joined.get(name.split(".")[-2], ())
+        sizes = list(self._joined.get(name.split(".")[-2], ()))
         if self.head.mesh is None or not sizes:
             return matrix
         of_ranks = zip(*(part.chunk(self.head.mesh.size()) for part in torch.split(matrix, sizes)), strict=True)
