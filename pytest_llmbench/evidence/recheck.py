@@ -1,4 +1,4 @@
-"""Verdicts reached again from a session's records and logs, and the files that are derived from these."""
+"""Judges a session again from its records and logs, and checks the files that are derived from these."""
 
 import datetime as dt
 import json
@@ -297,7 +297,6 @@ def _compare(name: str, kept: Mapping[str, object], other: str, due: Mapping[str
 
 
 def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
-    """Compare `verdicts.json` with the report and with the records."""
     name, rows = layout.VERDICTS, {str(row.get("test")): row for row in verdicts.tests}
     yield from _compare(name, {"session": verdicts.session}, "the records", {"session": session.id})
     yield from _compare(

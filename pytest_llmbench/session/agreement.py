@@ -1,4 +1,4 @@
-"""Whether the files of a session's folder that have something about a run agree with its record.
+"""Compares the files of a session's folder about a run with its record.
 
 Logs are left to `replay`, which computes the record again; everything else is compared here.
 """

@@ -93,7 +93,7 @@ def dies(lines: list[str]) -> list[str]:
 
 WRONG: dict[str, tuple[Edit, str, str]] = {
     "no_end": (without_end, "no_evidence_of_completion", "its log ends after step 30 and nothing proves that the run"),
-    "other_world": (other_world, "wrong_ranks", "its log speaks of 4 ranks; the run was to have 2"),
+    "other_world": (other_world, "wrong_ranks", "its log reports 4 ranks; the run was to have 2"),
     "skipped": (nan_iterations, "implausible", "2 iterations had a loss or a gradient that is not finite"),
     "nan": (not_a_number, "not_finite", "loss is nan at step 20"),
     "cut": (

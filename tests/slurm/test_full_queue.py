@@ -70,7 +70,7 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
     [
         ("MaxTRESPerJob=node=1", "will never start: QOSMaxNodePerJobLimit"),
         ("GrpTRES=node=1", "will never start: QOSGrpNodeLimit: GrpTRES=node of QOS q"),
-        ("GrpSubmitJobs=0", "is 0, so no job of it is ever taken"),
+        ("GrpSubmitJobs=0", "is 0, so none of its jobs is ever accepted"),
     ],
 )
 def test_a_job_that_is_too_large_for_its_qos_is_an_error(

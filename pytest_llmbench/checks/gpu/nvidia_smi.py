@@ -46,7 +46,7 @@ def either(*flags: bool | None) -> bool | None:
 
 
 def anywhere(gpu: ET.Element, *tags: str) -> bool | None:
-    """Whether one of some tags is a yes, at any place: drivers do not agree on it. None if unknown."""
+    """True if one of these tags, anywhere below, is a yes: drivers differ in its place. None if unknown."""
     return either(*(flag(element, ".") for tag in tags for element in gpu.iter(tag)))
 
 

@@ -1,4 +1,4 @@
-"""NVLinks: as many as there must be, on every GPU, at full speed."""
+"""Check of NVLinks: number and speed on every GPU."""
 
 import re
 from collections import Counter
@@ -54,7 +54,6 @@ class NvlinkState:
 
     @property
     def active(self) -> tuple[float, ...]:
-        """Speeds of the active links."""
         return tuple(speed for speed in self.speeds if speed is not None)
 
 
@@ -183,7 +182,7 @@ def _find_imex(host: str, output: ToolOutput) -> Iterator[Finding]:
     message = f"the IMEX domain is {status or 'unknown'}" + (f"; not ready: {listed(absent, 8)}" if absent else "")
     message += f": {output.error}" if output.error else ""
     action = "systemctl status nvidia-imex, and compare nodes_config.cfg and the driver on all nodes of the domain"
-    #: finding imex: the service that joins the memory of GPUs of several nodes is down, or some of its nodes are
+    #: finding imex: the IMEX service is down on some or all nodes
     yield finding(host, "nvidia-imex", "imex", Severity.RESET if down else Severity.MONITOR, message, action)
 
 

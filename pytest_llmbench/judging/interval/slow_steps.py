@@ -18,7 +18,7 @@ _IN_A_ROW = 3
 _OF_ALL = 0.05
 # Slow steps at the very beginning are at most this share of all.
 _FIRST_OF_ALL = 0.25
-_NORMAL_MAD = 1.4826
+NORMAL_MAD = 1.4826
 
 _BATCH = 5
 # A slow start is at least this many standard errors above the rest, and its first third this many.
@@ -43,7 +43,7 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
         return Pauses(usual=usual)
     # Distances of sorted values fall and then rise, which Python sorts in linear time.
     away = sorted([abs(duration - usual) for duration in ordered])
-    limit = max(_DEVIATIONS * _NORMAL_MAD * _middle(away), nearer)
+    limit = max(_DEVIATIONS * NORMAL_MAD * _middle(away), nearer)
     if away[-1] <= limit:
         return Pauses(usual=usual)
     at = tuple([position for position, duration in enumerate(seconds) if abs(duration - usual) > limit])
@@ -74,7 +74,7 @@ def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
 
 
 def further_pauses(seconds: Sequence[float], pauses: Pauses, start: int, alpha: float) -> float:
-    """By how much the time that pauses cost from the step `start` on may exceed what they cost here, in seconds.
+    """Seconds by which pauses from step `start` on may cost more in a longer run than here.
 
     More is lost with probability `alpha`. Pauses at random are a compound Poisson process. Its upper limit is that of a
     number of pauses of one length, which have the same sum and the same sum of squares. Pauses at equal distances are
@@ -101,7 +101,6 @@ def further_pauses(seconds: Sequence[float], pauses: Pauses, start: int, alpha: 
 
 
 def _middle(ordered: Sequence[float]) -> float:
-    """The median of sorted numbers."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 

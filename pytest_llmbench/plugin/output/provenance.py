@@ -97,7 +97,6 @@ def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[
 def command_of(config: pytest.Config, tests: Sequence[Declared]) -> PytestCommand:
     """The command line of this process, with the options of `PYTEST_ADDOPTS`."""
     given = config.invocation_params
-    #: variable PYTEST_ADDOPTS: its options are in the command that makes a run again
     more = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     named = config.args_source == pytest.Config.ArgsSource.ARGS
     return PytestCommand(
