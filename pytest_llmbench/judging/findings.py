@@ -94,7 +94,8 @@ def _of_a_log(e: Evidence) -> Iterator[str]:
     claimed = {claim.name for claim in e.series.claims}
     if e.series.world_size is None and "world_size" not in claimed and not e.series.nodes:
         yield f"no line gives the number of ranks, which is taken to be {e.topology.world_size}"
-    if not claimed & {"layers", "hidden_size", "parameters_of_rank", "parameters"}:
+    printed = {setting.name.rpartition(".")[2] for setting in e.series.settings}
+    if not (claimed | printed) & {"layers", "hidden_size", "parameters_of_rank", "parameters"}:
         yield f"no line describes the model, which is taken to be that of recipe {e.recipe.name}"
     if any(step.seconds for step in e.series.steps) and not _is_timed_twice(e):
         yield "the duration of a step stands in one place, without times, rates or an event file that agree with it"

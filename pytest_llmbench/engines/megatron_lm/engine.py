@@ -67,12 +67,14 @@ _FIELDS = {
 }
 
 
-# How Megatron-LM names the scales of 8-bit products.
-_EIGHT_BITS: Mapping[str, str] = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
+# How Megatron-LM names products in 8 or 4 bits: the bits, their format, and their scales.
+_FEW_BITS: Mapping[str, tuple[str, str, str]] = {
+    "fp8": ("fp8", "hybrid", "tensorwise"), "mxfp8": ("fp8", "e4m3", "mxfp8"), "nvfp4": ("fp4", "e2m1", "nvfp4"),
+}  # fmt: skip
 
 
 def _half(recipe: Recipe) -> str:
-    return "bf16" if recipe.precision in _EIGHT_BITS else recipe.precision
+    return "bf16" if recipe.precision in _FEW_BITS else recipe.precision
 
 
 def _ends(recipe: Recipe) -> int:
@@ -129,9 +131,10 @@ def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
     if _ends(recipe):
         yield "account-for-embedding-in-pipeline-split", "parallelism.pipeline", True
         yield "account-for-loss-in-pipeline-split", "parallelism.pipeline", True
-    if recipe.precision in _EIGHT_BITS:
-        yield "fp8-format", "precision", "hybrid" if recipe.precision == "fp8" else "e4m3"
-        yield "fp8-recipe", "precision", _EIGHT_BITS[recipe.precision]
+    if recipe.precision in _FEW_BITS:
+        bits, form, scales = _FEW_BITS[recipe.precision]
+        yield f"{bits}-format", "precision", form
+        yield f"{bits}-recipe", "precision", scales
     for name, key, ranks in (
         ("context-parallel-size", "context", layout.context), ("expert-model-parallel-size", "expert", layout.expert),
     ):  # fmt: skip
@@ -167,6 +170,7 @@ _REFUSED: Mapping[str, str] = {
 }
 # Arguments without a rule above. Each must leave the model and the work of a step as they are.
 _HARMLESS = frozenset({
+    "pipeline-model-parallel-layout",
     "accumulate-allreduce-grads-in-fp32", "apply-query-key-layer-scaling", "attention-backend",
     "attention-softmax-in-fp32", "context-parallel-size", "cross-entropy-loss-fusion", "data-cache-path",
     "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "moe-aux-loss-coeff", "moe-grouped-gemm",
@@ -267,7 +271,7 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
     loaded = own.get("load") or own.get("pretrained-checkpoint")
     asked: Asks = {
         # A log prints two: that of the weights, and a setting for 8 bits, which `compare` asks for.
-        **({"precision": None, "bf16": on_off(True)} if recipe.precision in _EIGHT_BITS else {}),
+        **({"precision": None, "bf16": on_off(True)} if recipe.precision in _FEW_BITS else {}),
         "gradient_precision": None if own.get("grad-reduce-in-bf16") else "fp32" if in_fp32 else None,
         "initial_weights": None if loaded else "random",
         "parameters": _in_billions(recipe, positions, padded_to) if known else None,
@@ -374,7 +378,7 @@ _BRIDGE_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("vocab_size", "moe_layer_freq", "window_size", "window_attn_skip_freq"), ""),
     "recompute_granularity": "",
 }  # fmt: skip
-_SHORT = {"bf16", "fp16", "fp8", "lr", "normalization", "optimizer"}
+_SHORT = {"bf16", "fp16", "fp4", "fp8", "lr", "normalization", "optimizer"}
 _SECTION = re.compile(r"(?:\[(\w{1,40})\](?: Non-default values .{0,200})?|([a-z]\w{0,40})):\s*", re.ASCII)
 
 
@@ -388,14 +392,16 @@ def _claims(text: str) -> Iterator[Said | Printed]:
         yield from megatron_claims.parse_claims(text)
 
 
-def _of_bridge(given: Setting, recipe: Recipe, rules: Rules) -> Setting:
+def _of_bridge(given: Setting, recipe: Recipe, rules: Rules, arguments: Collection[str]) -> Setting:
     """Name a setting of Megatron-Bridge as Megatron-LM does, if it has a rule."""
     section, _, leaf = given.name.partition(".")
     own = _BRIDGE.get(section, ())
     name = _BRIDGE_NAMES.get(leaf, leaf)
-    if leaf == "fp8" and own is None:
-        return given.model_copy(update={"name": "fp8" if recipe.precision in _EIGHT_BITS else "fp8_format"})
-    known = name.replace("_", "-") in rules.same and (own is None or leaf in own)
+    if leaf in {"fp8", "fp4"} and section == "model":
+        due = _FEW_BITS.get(recipe.precision, ("",))[0]
+        return given.model_copy(update={"name": leaf if leaf == due else f"{leaf}_format"})
+    flag = name.replace("_", "-")
+    known = (flag in rules.same or flag in arguments) and (own is None or leaf in own)
     return given.model_copy(update={"name": name}) if known else given
 
 
@@ -427,7 +433,7 @@ class MegatronLM(External):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8"))
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
         if recipe.model.activation == "relu":
@@ -451,22 +457,22 @@ class MegatronLM(External):
         more = {name: Same(field="parallelism", allowed=(number,)) for name, number in ranks.items() if name not in own}
         named = replace(rules, same={**rules.same, **more})
         settings = tuple(
-            _of_bridge(given, recipe, named) if "." in given.name else given
+            _of_bridge(given, recipe, named, own) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
         of_bridge = any("." in given.name for given in series.settings)
         check = (named if of_bridge else rules).compare(own, settings)
-        if recipe.precision not in _EIGHT_BITS:
+        if recipe.precision not in _FEW_BITS:
             return check
-        due = {name.replace("-", "_"): value for name, _, value in _shape(recipe) if name.startswith("fp8-")}
-        due["fp8"] = due.pop("fp8_format")  # as Megatron-LM prints it
+        bits, form, scales = _FEW_BITS[recipe.precision]
+        due = {bits: form, f"{bits}_recipe": scales}  # as Megatron-LM prints it
         differ = (
             f"{given.where} says {given.name} {given.value}; precision of the recipe is {recipe.precision}"
             for given in settings if given.name in due and given.value != due[given.name]
         )  # fmt: skip
         silent = bool(series.claims or of_bridge) and not due.keys() <= {given.name for given in settings}
-        lacking = ["its log prints no fp8 and fp8_recipe, so it is unknown whether its products had 8 bits"] * silent
-        others = (words for words in check.differ if " says fp8_recipe " not in words)
+        lacking = [f"its log prints no {bits} and {bits}_recipe, so the bits of its products are unknown"] * silent
+        others = (words for words in check.differ if f" says {bits}_recipe " not in words)
         return replace(check, differ=(*others, *differ, *lacking))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
@@ -544,9 +550,10 @@ class MegatronLM(External):
 
 def _given(recipe: Recipe) -> dict[str, Any]:
     spread, optimizer = recipe.parallelism, recipe.optimizer
+    laid_out = recipe.options.get("arguments", {}).get("pipeline-model-parallel-layout")
     layers = (recipe.model.layers + _ends(recipe)) // (spread.pipeline * spread.virtual_pipeline)
     return values_of(recipe, _FIELDS, {
-        "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 else None,
+        "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 and not laid_out else None,
         "position-embedding-type": "rope" if recipe.model.positions == "rope" else "learned_absolute",
         "use-distributed-optimizer": spread.sharding == "optimizer",
         "optimizer": "adam",

@@ -3,8 +3,8 @@
 A run trains in blocks, from `block_start` to `block_stop`, and evaluates after each. A step line is one with a training
 loss; its `samples_count`, or `step` in older logs, is the number of samples so far. The duration of its steps is the
 time in blocks since the line before, by `time_ms`; its own `train_step_time` is that of its last step alone. In a log
-without such lines, each block is a step line. A block ends with the mean time or rate of its steps, which is the second
-clock. `eval_start` and `run_stop` have the number of samples so far in all logs.
+without such lines, each block is a step line, with the evaluated loss. A block ends with the mean time or rate of its
+steps, which is the second clock. `eval_start` and `run_stop` have the number of samples so far in all logs.
 """
 
 import re
@@ -49,11 +49,13 @@ class Dialect:
     _line: tuple[int, int] = (0, 0)  # up to the last step line, and time in blocks
     _interval: int | None = None  # of the last line with a loss
     _accuracy: float | None = None  # a loss, by the last evaluation
+    _whole: tuple[int, float] | None = None  # steps of a block without lines, and seconds of each, until its evaluation
 
     def parse(self, text: str) -> Iterable[items.Item]:
         """Read one line; see `items.Parse`.
 
-        The totals are `eval_accuracy` (a loss, by the last evaluation) and `run_s` (seconds from start to stop).
+        The totals are `eval_accuracy` (a loss, by the last evaluation), `run_s` (seconds from start to stop) and
+        `blocks_without_a_mean` (how many lack the second clock).
         """
         mark = text.find(":::MLLOG")
         if mark < 0:
@@ -136,26 +138,33 @@ class Dialect:
         """Read the number of steps of the block before."""
         done, length = self._steps(about.get("samples_count")), self._length
         steps, self._done, self._length = done - self._done, done, None
+        if length is None and steps == 0:
+            return  # one more evaluation, or one before the first step
+        if self._mean is None:
+            yield items.Count("blocks_without_a_mean")
         if length is None or steps <= 0:
             yield items.Contradiction(f"an evaluation after step {done} is not behind a block of steps")
-        elif self._mean is None or self._mean * steps > (1 + _SHARE) * length / 1000 + _EARLY_S:
-            says = "nothing" if self._mean is None else f"{self._mean:.6g} s each"
+        elif self._mean is not None and self._mean * steps > (1 + _SHARE) * length / 1000 + _EARLY_S:
             yield items.Contradiction(
-                f"the block up to step {done} took {length / 1000:.6g} s for {steps} steps, and its line says {says}"
+                f"the block up to step {done} took {length / 1000:.6g} s for {steps} steps of {self._mean:.6g} s each"
             )
         elif self._interval is None:
-            yield items.StepLine(
-                step=done, interval=steps, samples=self._batch, seconds=duration("its time", length / 1000 / steps)
-            )
+            self._whole = steps, duration("its time", length / 1000 / steps)
         elif not 0 <= done - self._line[0] < self._interval:
             yield items.Contradiction(f"the block up to step {done} has lines up to step {self._line[0]}")
 
     def _take_accuracy(self, value: Any, _: Mapping[str, Any]) -> Iterator[items.Item]:
         self._accuracy = number("eval_accuracy", value)
+        if self._whole is not None:
+            (steps, seconds), self._whole = self._whole, None
+            yield items.StepLine(
+                step=self._done, interval=steps, samples=self._batch, seconds=seconds, loss=self._accuracy
+            )
         yield items.Pause()
 
     def _stop(self, _: Any, about: Mapping[str, Any]) -> Iterator[items.Item]:
-        if self._block is not None or self._length is not None or self._steps(about.get("samples_count")) != self._done:
+        done = self._steps(about["samples_count"]) if "samples_count" in about else self._done
+        if self._block is not None or self._length is not None or done != self._done:
             yield items.Contradiction(f"it stops otherwise than after step {self._done} and its evaluation")
         if self._begun is not None:
             yield items.Total("run_s", (self._now - self._begun) / 1000)

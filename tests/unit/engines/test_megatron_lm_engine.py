@@ -1,15 +1,19 @@
 """Engine megatron_lm: JSC's arithmetic, on the numbers that JSC published."""
 
 import dataclasses
+import datetime as dt
 from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.engines.base import get_engine, statistics_of
 from pytest_llmbench.engines.megatron_lm.engine import ENGINE
 from pytest_llmbench.judging.statistics import Measurement
+from pytest_llmbench.session.replay import find_replays, recount
 from tests.support.shipped import shipped_recipes
 
 
@@ -137,3 +141,54 @@ def test_rank_0_of_megatron_bridge_has_a_clock_of_its_own(tmp_path: Path) -> Non
         assert any("by that of rank 0" in doubt for doubt in ENGINE.doubts(recipe, topology, series)) is doubted
     log.write_text(text.replace("58.2TFLOP", "58.2TF"))
     assert ENGINE.read(log, recipe).unread == 1
+
+
+def bridge_log(changes: dict[str, str]) -> str:
+    """A whole log of Megatron-Bridge: its configuration, 50 iterations of 4.4 s, and its end."""
+    lines = [*BRIDGE.splitlines()]
+    for step in range(1, 51):
+        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=4.4 * step)
+        lines.append("Step Time : 4.40s GPU utilization: 1534.9MODEL_TFLOP/s/GPU")
+        lines.append(
+            f" [{at:%Y-%m-%d %H:%M:%S}] iteration {step:8d}/{50:8d} | consumed samples: {128 * step:12d} | "
+            f"elapsed time per iteration (ms): {4400 + step % 3:.1f} | learning rate: 3.0E-04 | "
+            f"global batch size:   128 | lm loss: {12 - step / 20 + step % 2 / 100:.6E} | loss scale: 1.0 | "
+            f"grad norm: 1.{step:03d} | number of skipped iterations:   0 | number of nan iterations:   0 |"
+        )
+    text = "\n".join([*lines, "[after training is done] datetime: 2026-01-01 00:04:00 ", ""])
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "recipe", "words"),
+    [
+        ("GB200", {}, "llama31_8b_fp8", "fits llama31_8b_fp8 of"),
+        ("A100", {}, "llama31_8b_fp8", "it has no reference for 8 × A100"),
+        ("GB200", {"num_layers: 32": "num_layers: 31"}, "llama31_8b_fp8", "num_layers 31; model.layers"),
+        ("GB200", {"'hybrid'": "'e4m3'", "'tensorwise'": "'mxfp8'"}, "llama31_8b_mxfp8", "fits llama31_8b_mxfp8 of"),
+        ("GB200", {": 128\n": ": 64\n"}, "llama31_8b_fp8", "global_batch_size 64"),
+    ],
+)  # fmt: skip
+def test_the_published_row_of_a_log_is_found(
+    tmp_path: Path, gpu: str, changes: dict[str, str], recipe: str, words: str
+) -> None:
+    place = tmp_path / "megatron_lm"
+    place.mkdir()
+    (place / "job.log").write_text(bridge_log(changes))
+    (place / "replay.yaml").write_text(f"{{gpu: {gpu}, nodes: 1, gpus_per_node: 8}}")
+    system = System(name="elsewhere", cluster="slurm")
+    settings = Settings(system=system, cluster="replay", allocation="run", run_dir=tmp_path)
+    ((key, spec),) = find_replays(tmp_path, shipped_recipes(), settings).items()
+    assert (key, spec.replayed is not None) == (recipe, True)
+    assert spec.replayed is not None
+    assert words in spec.replayed.provenance["recipe_found"]
+    outcome = recount(spec.recipe, spec.replayed, system).outcome
+    if "fits" in words or gpu == "A100":
+        assert outcome.problem is None
+        assert outcome.metrics["tokens_per_s_per_gpu"].value == pytest.approx(128 * 8192 / 4.401 / 8, rel=1e-3)
+    else:
+        assert outcome.problem is not None
+        assert outcome.problem.kind == "wrong_work"

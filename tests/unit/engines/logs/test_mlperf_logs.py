@@ -175,6 +175,17 @@ def test_copies_of_a_line_and_lines_of_others_do_no_harm(tmp_path: Path) -> None
     assert kind(judged(tmp_path, text)) == "judged"
 
 
+def test_a_log_may_lack_means_and_evaluate_before_the_first_step(tmp_path: Path) -> None:
+    """Without the second clock the durations are unconfirmed."""
+    first = line("eval_start", 1.0, samples_count=0) + line("eval_accuracy", 1.0, 11.0, samples_count=0)
+    begun = made().replace(line("block_start", 1.0, samples_count=0, step=0), first + line("block_start", 1.0, step=0))
+    assert "duration" not in "".join(judged(tmp_path, begun).unconfirmed)
+    outcome = judged(
+        tmp_path, "".join(one for one in begun.splitlines(keepends=True) if "train_step" not in one or "loss" in one)
+    )
+    assert (kind(outcome), "duration" in "".join(outcome.unconfirmed)) == ("judged", True), outcome.problem
+
+
 def found(folder: Path, log: Path, recipes: dict[str, Recipe], **facts: Any) -> dict[str, Any]:
     place = folder / "mlperf" / "one system"
     place.mkdir(parents=True)
