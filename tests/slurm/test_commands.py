@@ -52,7 +52,7 @@ def test_its_ranks_run_on_the_nodes_asked_for(
     assert alive(result.session) == []
 
 
-def test_groups_of_nodes_stay_on_their_nodes(megatron: MegatronLM, queue: type[Queue]) -> None:
+def test_groups_of_nodes_stay_on_their_nodes(megatron: MegatronLM) -> None:
     result = megatron.user.run("--system", "here.yaml", "-k", "tiny", "--nodes", "4", "--nodes-per-run", "2")
     assert result.returncode == 0, result.text
     one, two = (result.record(f"tiny-group{group}") for group in (1, 2))
@@ -61,10 +61,9 @@ def test_groups_of_nodes_stay_on_their_nodes(megatron: MegatronLM, queue: type[Q
     assert two["timings"]["submitted"] < one["timings"]["ended"]
     for record in (one, two):
         assert nodes_of_ranks(result, record["key"]) == set(record["hosts"])
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_one_node_has_a_name(megatron: MegatronLM, queue: type[Queue]) -> None:
+def test_one_node_has_a_name(megatron: MegatronLM) -> None:
     megatron.recipe(nodes=1)
     rank = megatron.user.path / "megatron" / "pretrain_gpt.py"
     rank.write_text("import os\nprint('FIRST', os.environ['LLMBENCH_FIRST_HOST'], flush=True)\n" + rank.read_text())
@@ -72,7 +71,6 @@ def test_one_node_has_a_name(megatron: MegatronLM, queue: type[Queue]) -> None:
     assert result.returncode == 0, result.text
     (host,) = result.record()["hosts"]
     assert f"FIRST {host}\n" in (result.session / "runs" / "tiny" / "logs" / "output.log").read_text()
-    queue.wait_until_empty(result.session, 30)
 
 
 @pytest.mark.parametrize("options", [("--nodes", "2"), ()], ids=["session", "run"])

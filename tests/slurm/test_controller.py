@@ -18,15 +18,12 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm, wrap
-from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY
+from tests.slurm.test_ill_slurm import LONG, MODES, ONCE, SLURM, TEST_ONLY
 from tests.support.waiting import wait_until
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
 PORTS = (11000, 13000, 15000, 19000, 21000, 25000, 27000, 29000)
 PORT = PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(PORTS)]
-SLURM = ("--cluster", "slurm", "-k", "tiny")
-MODES = {"session": ("--nodes", "1"), "run": ()}
-LONG: dict[str, Any] = {"steps": 300, "options": {"step_s": 0.03}, "time_limit": "00:10:00"}
 ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
 # Slow to close a job, by more than a run without an end is given.
 SLOW: dict[str, Any] = {"deadlines": {"hang_floor_s": 14.0, "hang_factor": 2.0}}

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.conftest import ASLEEP, UserFolder, Watch
 from tests.slurm.conftest import Queue
+from tests.support.waiting import wait_until
 
 SLURM = ("--cluster", "slurm", "-k", "tiny")
 ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "00:10:00"}
@@ -73,7 +73,7 @@ def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "run"])
-def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
+def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], mode: str) -> None:
     user.recipe(**ENDLESS, nodes=2)
     user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
@@ -85,7 +85,6 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: typ
     assert f"(pid {pid})" in message
     assert f"(pid {watch.pid(session, 'tiny', 0)})" not in message  # srun ended it, because of the other
     assert "the launcher says: srun: error: " in message  # and nothing that it says of healthy runs as well
-    queue.wait_until_empty(session, 30)
 
 
 def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
@@ -98,10 +97,7 @@ def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[
     os.kill(pid, signal.SIGSTOP)
     assert "(hang): no step for " in user.finish(process).error
     queue.wait_until_empty(session, 30)
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize(("mode", "how"), [("session", "scancel"), ("run", "scancel"), ("run", "requeue")])
@@ -122,10 +118,9 @@ def test_a_job_ended_from_outside_is_said_so(
     message = user.finish(process).error
     assert f"Slurm job {job_id} ended as {'REQUEUED' if how == 'requeue' else 'CANCELLED'}" in message
     assert ("it was requeued" if how == "requeue" else "cancelled from outside") in message
-    queue.wait_until_empty(session, 30)
 
 
-def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Queue]) -> None:
+def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder) -> None:
     """The limit given by --time ends the run, by our clock or by Slurm's, whichever is first."""
     user.recipe(**ENDLESS)
     user.test()
@@ -133,7 +128,6 @@ def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Q
     message = result.error
     assert "TIMEOUT" in message or "time limit of 00:01:00" in message
     assert "--time" in message
-    queue.wait_until_empty(result.session, 30)
 
 
 @pytest.mark.breaks_nodes
@@ -155,7 +149,7 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
     queue.wait_until_empty(session, 120)
 
 
-def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue: type[Queue]) -> None:
+def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder) -> None:
     """A failing sacct costs nothing, as squeue shows how a job ended."""
     shim = user.path / "bin"
     shim.mkdir()
@@ -166,7 +160,6 @@ def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue
     user.test()
     result = user.run(*SLURM)
     assert result.returncode == 0, result.text
-    queue.wait_until_empty(result.session, 30)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +184,7 @@ def test_nothing_is_left_behind(
     queue.wait_until_empty(session, 60)
 
 
-def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder, queue: type[Queue]) -> None:
+def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder) -> None:
     """`-x` stops the session, and the runs that nobody waits for any more are cancelled."""
     user.recipe("bad", optimizer={"learning_rate": 1.0e39, "warmup_steps": 0})
     user.recipe("endless", **ENDLESS)
@@ -199,4 +192,3 @@ def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder, queue: t
     result = user.run("--cluster", "slurm", "--nodes", "2", "--nodes-per-run", "1", "-x", "-k", "bad or endless")
     assert result.cases["test_reference[bad-group1-learns]"].outcome == "error"
     assert result.record("endless-group1")["problem"]["kind"] == "session_ended"
-    queue.wait_until_empty(result.session, 30)

@@ -47,7 +47,6 @@ def test_jobs_beyond_a_limit_wait_for_others(
     records = [result.record(name) for name in names]
     assert len({record["job_id"] for record in records}) == 3
     assert [record["superseded"] for record in records] == [[], [], []]
-    queue.wait_until_empty(result.session, 30)
 
 
 @pytest.mark.parametrize("nodes", [(), ("--nodes", "1")], ids=["a job a run", "held nodes"])
@@ -74,11 +73,10 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
     ],
 )
 def test_a_job_that_is_too_large_for_its_qos_is_an_error(
-    user: UserFolder, queue: type[Queue], qos: Callable[[str], str], limit: str, why: str
+    user: UserFolder, qos: Callable[[str], str], limit: str, why: str
 ) -> None:
     user.recipe(nodes=2)
     user.test()
     result = user.run("--cluster", "slurm", "--slurm", f"qos={qos(limit)}", "-k", "tiny")
     assert result.returncode == 1, result.text
     assert why in result.record()["problem"]["message"]
-    queue.wait_until_empty(result.session, 30)

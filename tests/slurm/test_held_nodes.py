@@ -35,7 +35,7 @@ def hosts_of(session: Path, run: str) -> list[str]:
 
 
 def test_a_spare_node_takes_the_place_of_one_that_failed(
-    user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue]
+    user: UserFolder, sick: Callable[[str], None], watch: type[Watch]
 ) -> None:
     """The run is made again in the same job. The attempt is kept; quarantine and record name the node."""
     user.recipe(**LONG)
@@ -56,7 +56,6 @@ def test_a_spare_node_takes_the_place_of_one_that_failed(
     assert record["superseded"] == [f"job_node_fail: {before['problem']['message']}"]
     assert f"{first[1]} failed under tiny: later runs of this session avoid it" in result.text
     assert first[1] in (user.path / "bad.txt").read_text()
-    queue.wait_until_empty(session, 30)
 
 
 @pytest.mark.parametrize("only", [None, "n1"], ids=["others", "no other"])
@@ -79,7 +78,7 @@ def test_jobs_of_their_own_avoid_a_node_that_failed(
 
 
 def test_what_fits_on_the_nodes_left_still_runs(
-    user: UserFolder, sick: Callable[[str], None], watch: type[Watch], queue: type[Queue]
+    user: UserFolder, sick: Callable[[str], None], watch: type[Watch]
 ) -> None:
     user.recipe(**LONG)
     user.recipe("tiny2")
@@ -95,7 +94,6 @@ def test_what_fits_on_the_nodes_left_still_runs(
     problem = result.record("tiny2-group2")["problem"]
     assert problem["kind"] == "allocation"
     assert f"the allocation has lost {lost}" in problem["message"]
-    queue.wait_until_empty(session, 30)
 
 
 def test_new_nodes_are_held_where_too_few_are_left(
@@ -114,4 +112,3 @@ def test_new_nodes_are_held_where_too_few_are_left(
     for name in ("tiny", "tiny2"):
         assert lost not in result.record(name)["hosts"]
         assert result.record(name)["job_id"] != old
-    queue.wait_until_empty(session, 30)

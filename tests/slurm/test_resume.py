@@ -14,6 +14,7 @@ from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 from tests.conftest import Result, UserFolder, steps_logged
 from tests.slurm.conftest import Queue, wrap
 from tests.slurm.test_ill_slurm import TEST_ONLY
+from tests.support.waiting import wait_until
 
 RUNS = ("a_first", "b_second", "c_third")
 OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "-o", "llmbench_max_runs=2", "-k", " or ".join(RUNS))
@@ -160,7 +161,4 @@ def test_no_sbatch_outlives_its_session(three: UserFolder, queue: type[Queue]) -
     wrap(three, "sbatch", TEST_ONLY, "echo $$ > pid; touch asked; exec sleep 300")
     killed(three, lambda _session: (three.path / "asked").exists(), *OWN_JOBS)
     pid = int((three.path / "pid").read_text())
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=20)

@@ -13,7 +13,7 @@ SLURM = ("--cluster", "slurm")
 
 
 @pytest.mark.parametrize(("nodes", "distribution"), [(4, "-n0"), (2, "-n2")])
-def test_a_run_uses_the_nodes_asked_for(user: UserFolder, queue: type[Queue], nodes: int, distribution: str) -> None:
+def test_a_run_uses_the_nodes_asked_for(user: UserFolder, nodes: int, distribution: str) -> None:
     """`--nodes N` holds N nodes, every one of them trains, the XML names them, and the job is gone afterwards."""
     user.recipe()
     user.test()
@@ -27,10 +27,9 @@ def test_a_run_uses_the_nodes_asked_for(user: UserFolder, queue: type[Queue], no
     assert f"--jobid={record['job_id']}" in record["command"]
     assert (result.session / "allocation" / f"{record['job_id']}_submission.sh").is_file()
     assert json.loads((result.session / "runs" / "tiny" / "job.json").read_text())["allocation"] == record["job_id"]
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder, queue: type[Queue]) -> None:
+def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder) -> None:
     """Each run is submitted with the shape of its recipe, and its script is kept."""
     user.recipe("small")
     user.recipe("wide", nodes=2)
@@ -43,7 +42,6 @@ def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder, queue: ty
     script = (result.session / "runs" / "wide" / "logs" / f"{wide['job_id']}_submission.sh").read_text()
     assert "#SBATCH --nodes=2" in script
     assert "#SBATCH --exclusive" in script
-    queue.wait_until_empty(result.session, 30)
 
 
 def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue: type[Queue]) -> None:
@@ -88,7 +86,7 @@ def test_an_allocation_we_are_inside_is_used_and_left_alone(user: UserFolder, qu
         queue.run("scancel", job_id)
 
 
-def test_pytest_may_itself_be_a_step(user: UserFolder, queue: type[Queue]) -> None:
+def test_pytest_may_itself_be_a_step(user: UserFolder) -> None:
     """Started by srun inside a job, where new steps need --overlap and memory of their own, it works the same."""
     user.recipe()
     user.test()
@@ -97,7 +95,6 @@ def test_pytest_may_itself_be_a_step(user: UserFolder, queue: type[Queue]) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert user.session is not None
-    queue.wait_until_empty(user.session, 30)
 
 
 def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> None:
@@ -125,7 +122,7 @@ def options(*, held: bool) -> tuple[str, ...]:
 
 
 @HELD_OR_OWN
-def test_further_runs_decide(user: UserFolder, queue: type[Queue], *, held: bool) -> None:
+def test_further_runs_decide(user: UserFolder, *, held: bool) -> None:
     """Each is a step of the same job, or a job of its own, and all are judged together."""
     # 1,280 words/s by its log. Runs may differ by 15 %: one does not decide on half of that, and two do. A step is so
     # long that a busy machine does not double it.
@@ -146,11 +143,10 @@ def test_further_runs_decide(user: UserFolder, queue: type[Queue], *, held: bool
     assert [record["look"] for record in records] == [0, 1, 2, 2][: len(runs)]
     assert all(len(set(record["hosts"])) == 2 for record in records)
     assert len({record["job_id"] for record in records}) == (1 if held else len(runs))
-    queue.wait_until_empty(result.session, 30)
 
 
 @HELD_OR_OWN
-def test_a_decided_run_ends_early(user: UserFolder, queue: type[Queue], *, held: bool) -> None:
+def test_a_decided_run_ends_early(user: UserFolder, *, held: bool) -> None:
     """The session's word reaches the ranks of both nodes, which end after the same step and give the nodes back."""
     user.recipe(nodes=2, steps=120, options={"step_s": 0.1}, references=[speed(at_least="0.01 words/s")])
     user.test()
@@ -162,10 +158,9 @@ def test_a_decided_run_ends_early(user: UserFolder, queue: type[Queue], *, held:
     assert len({rank["host"] for rank in record["rank_info"]}) == 2
     assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, len(record["steps"]))}
     assert (record["early"]["look"], record["early"]["done"]) == (record["early"]["looks"][-1], len(record["steps"]))
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) -> None:
+def test_every_recipe_runs_on_every_group(user: UserFolder) -> None:
     """Groups are disjoint and busy at the same time; the node that is in none is named wherever one looks."""
     for name in ("one", "two"):
         user.recipe(name)
@@ -190,7 +185,6 @@ def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) 
     assert left
     assert left not in groups[0] | groups[1]
     assert f"NOT TESTED, too few nodes for another run: {left}" in result.text
-    queue.wait_until_empty(result.session, 30)
 
 
 def test_the_first_run_has_the_cluster_to_itself(user: UserFolder) -> None:

@@ -154,10 +154,9 @@ def test_the_bad_node_is_named_and_training_avoids_it(user: UserFolder, queue: t
     assert line.startswith(BAD)
     assert f"scontrol update nodename={BAD} state=drain" in result.text
     assert "drain" not in queue.run("sinfo", "--noheader", "--format=%T")
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder, queue: type[Queue]) -> None:
+def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder) -> None:
     (user.path / "bad.txt").write_text(f"{BAD}  # broken\n")
     user.test(CHECKS.format(checks='"limits"'))
     user.recipe()
@@ -168,10 +167,9 @@ def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder, queue: type[Que
     assert hosts == [node for node in NODES if node != BAD]
     refused = user.run(*options, "--nodes", "8", "-k", "fit")
     assert {case.outcome for case in refused.cases.values()} == {"error"}
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_a_hang_names_the_rank_and_the_phase(user: UserFolder, queue: type[Queue]) -> None:
+def test_a_hang_names_the_rank_and_the_phase(user: UserFolder) -> None:
     """A rank that stops for good in the middle of a collective: the others are ended, the node is named."""
     system = {
         "setup": on_bad(f"export PYTHONPATH={SLOW_LINK} LINK_STOPS=1"),
@@ -182,7 +180,6 @@ def test_a_hang_names_the_rank_and_the_phase(user: UserFolder, queue: type[Queue
     case = result.cases["test_fit[all_reduce]"]
     assert case.outcome == "error"
     assert BAD in case.message
-    queue.wait_until_empty(result.session, 30)
 
 
 def test_a_busy_node_is_waited_for(user: UserFolder, queue: type[Queue]) -> None:
