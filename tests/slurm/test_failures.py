@@ -29,10 +29,8 @@ ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "0
 )
 def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: tuple[str, ...], said: str) -> None:
     user.recipe(global_batch_size=4 * 99)
-    user.test()
     user.env["PATH"] = os.environ["PATH"]
-    planned = user.run(*SLURM, *options, "--plan", timeout_s=60)
-    assert planned.returncode == pytest.ExitCode.TESTS_FAILED
+    planned = user.run(*SLURM, *options, "--plan", timeout_s=60, code=pytest.ExitCode.TESTS_FAILED)
     assert "CANNOT RUN: Slurm refuses --nodes" in planned.text
     for message in (planned.text, user.run(*SLURM, *options, timeout_s=60).error):
         assert said in message
@@ -46,7 +44,6 @@ def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue],
     seconds = "from pytest_llmbench.cluster.slurm import full_queue\nfull_queue._MINUTE_S = 2.0\n"
     (user.path / "conftest.py").write_text(seconds)
     user.recipe()
-    user.test()
     busy = ("--nodelist=n8", "--exclusive")
     job = queue.run("sbatch", "--parsable", *busy, "--output=/dev/null", "--wrap=sleep 600").strip()
     try:
@@ -62,7 +59,6 @@ def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue],
 def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
     """`--llmbench-simulate` kills the rank of the last node, which is named as if nobody had simulated it."""
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     result = user.run(*SLURM, "--nodes", "2", "--llmbench-simulate", "lost-node@5")
     message = result.error
     assert "rank_died" in message
@@ -75,7 +71,6 @@ def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
 @pytest.mark.parametrize("mode", ["session", "run"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], mode: str) -> None:
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pid = watch.pid(session, "tiny", 1)
@@ -90,7 +85,6 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], mode: str)
 def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
     """A stopped rank is named, its step is killed, and the nodes come back."""
     user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})
-    user.test()
     process = user.start(*SLURM, "--nodes", "2")
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pid = watch.pid(session, "tiny", 1)
@@ -106,7 +100,6 @@ def test_a_job_ended_from_outside_is_said_so(
 ) -> None:
     """A job that somebody else cancels, or that an administrator renames and requeues, is an ERROR of the cluster."""
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     (job_id,) = queue.jobs_of(session)
@@ -123,7 +116,6 @@ def test_a_job_ended_from_outside_is_said_so(
 def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder) -> None:
     """The limit given by --time ends the run, by our clock or by Slurm's, whichever is first."""
     user.recipe(**ENDLESS)
-    user.test()
     result = user.run(*SLURM, "--nodes", "1", "--time", "1")
     message = result.error
     assert "TIMEOUT" in message or "time limit of 00:01:00" in message
@@ -136,7 +128,6 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
     if os.geteuid() != 0:
         pytest.skip("only root can kill a node's daemon")
     user.recipe(**ENDLESS)
-    user.test()
     process = user.start(*SLURM, "--nodes", "2", "--slurm", "nodelist=n7,n8")
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))
@@ -157,9 +148,7 @@ def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder) -> No
     (shim / "sacct").chmod(0o755)
     user.env["PATH"] = f"{shim}:{os.environ['PATH']}"
     user.recipe()
-    user.test()
-    result = user.run(*SLURM)
-    assert result.returncode == 0, result.text
+    user.run(*SLURM, code=0)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +163,6 @@ def test_nothing_is_left_behind(
     user: UserFolder, watch: type[Watch], queue: type[Queue], number: signal.Signals, mode: str, distribution: str
 ) -> None:
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     nodes = ("--nodes", "2") if mode == "session" else ()
     process = user.start(*SLURM, distribution, "-o", "llmbench_heartbeat_timeout=15", *nodes)
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)

@@ -37,7 +37,6 @@ ONCE = 'mkdir once || exec $real "$@"'
 def tiny(user: UserFolder) -> UserFolder:
     """A tiny run, and a session that does not wait long."""
     user.recipe()
-    user.test()
     (user.path / "conftest.py").write_text(IMPATIENT)
     return user
 
@@ -55,8 +54,7 @@ def tiny(user: UserFolder) -> UserFolder:
 def test_a_job_that_was_taken_is_found(tiny: UserFolder, mode: str, fault: str) -> None:
     """When sbatch does not print the id, the job is found by its token, used, and gone at the end."""
     wrap(tiny, "sbatch", TEST_ONLY, fault)
-    result = tiny.run(*SLURM, *MODES[mode])
-    assert result.returncode == 0, result.text
+    result = tiny.run(*SLURM, *MODES[mode], code=0)
     assert "found by its token" in result.text
     assert result.record()["job_id"].isdigit()
 
@@ -78,8 +76,7 @@ def test_a_job_that_comes_late_is_cancelled(tiny: UserFolder, queue: type[Queue]
     late = 'cp "${@: -1}" late.sh; (sleep 5; exec $real late.sh) > /dev/null 2>&1 & disown'
     wrap(tiny, "sbatch", TEST_ONLY, ONCE, late, "echo 'sbatch: error: Socket timed out' >&2; exit 1")
     tiny.recipe(**LONG)
-    result = tiny.run(*SLURM)
-    assert result.returncode == 0, result.text
+    result = tiny.run(*SLURM, code=0)
     (why,) = result.record()["failed_launches"]
     assert "Socket timed out" in why
     queue.wait_until_empty(result.session, 10)
@@ -92,8 +89,7 @@ def test_an_id_of_somebody_elses_job_is_not_ours(tiny: UserFolder, queue: type[Q
     stranger = stranger.strip()
     try:
         wrap(tiny, "sbatch", TEST_ONLY, '$real "$@" > /dev/null', f"echo {stranger}; exit 0")
-        result = tiny.run(*SLURM, "--nodes", "1")
-        assert result.returncode == 0, result.text
+        result = tiny.run(*SLURM, "--nodes", "1", code=0)
         assert result.record()["job_id"] != stranger
         queue.wait_until_empty(result.session, 30)
         assert queue.run("squeue", "--noheader", f"--jobs={stranger}", "--format=%T").strip() in {"RUNNING", "PENDING"}
@@ -135,8 +131,7 @@ def test_an_squeue_that_hangs_ends_no_run(tiny: UserFolder, watch: type[Watch], 
     tiny.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists())
     assert time.monotonic() - began < 35
     ill.unlink()
-    result = tiny.finish(process)
-    assert result.returncode == 0, result.text
+    result = tiny.finish(process, code=0)
     assert result.record()["problem"] is None
 
 
@@ -146,8 +141,7 @@ def test_a_job_that_squeue_never_shows_is_seen_by_its_ranks(tiny: UserFolder) ->
     process = tiny.start(*SLURM)
     tiny.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists())
     (tiny.path / "bin" / "squeue").unlink()
-    result = tiny.finish(process)
-    assert result.returncode == 0, result.text
+    result = tiny.finish(process, code=0)
     assert result.record()["problem"] is None
 
 
@@ -159,8 +153,7 @@ def test_a_launch_that_fails_once_costs_nothing(tiny: UserFolder, mode: str) -> 
         wrap(tiny, "srun", ONCE, f"{fault}; exit 1")
     else:
         wrap(tiny, "sbatch", TEST_ONLY, ONCE, "echo 'sbatch: error: Zero Bytes were transmitted' >&2; exit 1")
-    result = tiny.run(*SLURM, *MODES[mode])
-    assert result.returncode == 0, result.text
+    result = tiny.run(*SLURM, *MODES[mode], code=0)
     (why,) = result.record()["failed_launches"]
     assert ("Memory required" if mode == "session" else "Zero Bytes") in why
     assert "run tiny could not be launched" in result.text
@@ -326,8 +319,7 @@ def test_odd_bytes_of_squeue_break_nothing(tiny: UserFolder) -> None:
     wrap(
         tiny, "squeue", "printf 'slurm_load_jobs: \\377\\376\\n'; $real \"$@\"; code=$?; printf '\\351|\\n'; exit $code"
     )
-    result = tiny.run(*SLURM, "--nodes", "1")
-    assert result.returncode == 0, result.text
+    tiny.run(*SLURM, "--nodes", "1", code=0)
 
 
 def test_the_environment_does_not_win_over_the_options(tiny: UserFolder, queue: type[Queue]) -> None:
@@ -353,8 +345,7 @@ def test_percent_signs_in_the_folder(tiny: UserFolder, mode: str, name: str) -> 
     # A log that stays empty is taken away at the end.
     (tiny.path / "sitecustomize.py").write_text("import os\nif 'SLURM_PROCID' in os.environ: print('a rank')\n")
     tiny.env = {**tiny.env, "PYTHONPATH": str(tiny.path)}
-    result = tiny.run(*SLURM, *MODES[mode], "--llmbench-run-dir", f"reports/{name}")
-    assert result.returncode == 0, result.text
+    tiny.run(*SLURM, *MODES[mode], "--llmbench-run-dir", f"reports/{name}", code=0)
     (session,) = (tiny.path / "reports" / name).glob("*-*")
     logs = (session / "runs" / "tiny" / "logs").iterdir()
     assert any("a rank" in log.read_text() for log in logs if log.name.endswith(("rank-0.log", "_0_log.out")))
@@ -393,8 +384,7 @@ def test_many_jobs_take_few_commands(tiny: UserFolder) -> None:
         tiny.recipe(name)
     for command in ("sbatch", "squeue", "scontrol", "sacct"):
         wrap(tiny, command, f'[ "$SLURM_JOB_ID" ] || echo {command} "$1" >> {tiny.path}/calls')
-    result = tiny.run("--cluster", "slurm", "-k", " or ".join(names))
-    assert result.returncode == 0, result.text
+    result = tiny.run("--cluster", "slurm", "-k", " or ".join(names), code=0)
     calls = Counter((tiny.path / "calls").read_text().splitlines())
     submitted = calls.pop("sbatch --parsable")
     assert (submitted, calls.pop("sbatch --test-only")) == (len(names), 1)

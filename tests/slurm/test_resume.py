@@ -26,7 +26,6 @@ def three(user: UserFolder) -> UserFolder:
     """Three runs, of which two are long enough to be killed in their middle."""
     for name in RUNS:
         user.recipe(name, **({} if name == "a_first" else {"options": {"step_s": 0.1}, "steps": 80}))
-    user.test()
     return user
 
 

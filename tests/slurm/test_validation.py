@@ -161,8 +161,7 @@ def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder) -> None:
     user.test(CHECKS.format(checks='"limits"'))
     user.recipe()
     options = ["--cluster", "slurm", "--gpus-per-node", "0", "--quarantine", "bad.txt", "-n0"]
-    result = user.run(*options, "--nodes", "7", "-k", "fit")
-    assert result.returncode == 0, result.text
+    result = user.run(*options, "--nodes", "7", "-k", "fit", code=0)
     hosts = [case.properties["host"] for name, case in sorted(result.cases.items()) if "slot" in name]
     assert hosts == [node for node in NODES if node != BAD]
     refused = user.run(*options, "--nodes", "8", "-k", "fit")
@@ -196,6 +195,5 @@ def test_a_busy_node_is_waited_for(user: UserFolder, queue: type[Queue]) -> None
         assert process.poll() is None
     finally:
         queue.run("scancel", job.strip())
-    result = user.finish(process)
-    assert result.returncode == 0, result.text
+    result = user.finish(process, code=0)
     assert {case.properties["host"] for case in result.cases.values()} == set(NODES)

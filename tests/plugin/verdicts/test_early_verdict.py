@@ -30,7 +30,6 @@ LEARNS = bound("learns", statistic="loss_drop", at_least="-9 nat")
 
 def early(user: UserFolder, *options: str) -> Result:
     """Run the tests of the folder with `--llmbench-early-verdict`."""
-    user.test()
     return user.run("--cluster", "local", "--llmbench-early-verdict", *options)
 
 
@@ -74,7 +73,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ended(user: UserFolder, kept: Path) -> Path:
     user.recipe(references=[bound(), MISSED], **SLOW)
-    user.test()
     if not kept.exists():
         shutil.copytree(early(user).session, kept)
     return shutil.copytree(kept, user.path / "ended")
@@ -145,7 +143,6 @@ def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
 def test_a_run_that_stops_by_itself_is_an_error(user: UserFolder) -> None:
     """The steps are missing, and the session did not ask for that, whoever wrote the stop file."""
     user.recipe(references=[bound(at_least="1 words/s", at_most="1e9 words/s")], **SLOW)
-    user.test()
     process = user.start("--cluster", "local", "--llmbench-early-verdict", "-s")
     user.wait_for(lambda session: (session / "runs" / "tiny" / "steps").exists())
     assert user.session is not None

@@ -39,8 +39,7 @@ def test_each_check_of_each_node_has_a_verdict(user: UserFolder, distribution: s
     """
     user.test(CHECKS + TRAINING)
     user.recipe()
-    result = user.run(distribution, *system(user, **BAD_LIMIT))
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    result = user.run(distribution, *system(user, **BAD_LIMIT), code=pytest.ExitCode.TESTS_FAILED)
     cases = result.cases
     limits, memory = cases["test_fit[limits-slot0]"], cases["test_fit[memory-slot0]"]
     assert (limits.outcome, limits.properties["verdict"]) == ("failure", "FAIL")
@@ -129,8 +128,7 @@ def test_checks_of_logs_are_skipped(user: UserFolder) -> None:
 def test_without_nodes_on_slurm_nothing_is_submitted(user: UserFolder) -> None:
     """Checks need nodes that are held: the message says which option is missing."""
     user.test(CHECKS)
-    result = user.run_here("--cluster", "slurm", "--gpus-per-node", "0")
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    result = user.run_here("--cluster", "slurm", "--gpus-per-node", "0", code=pytest.ExitCode.USAGE_ERROR)
     assert "--nodes" in result.text
 
 
