@@ -193,14 +193,14 @@ class UserFolder:
     def test(self, source: str = TEST_REFERENCES, name: str = "test_user.py") -> None:
         (self.path / name).write_text(source)
 
-    def _have_tests(self) -> None:
+    def have_tests(self) -> None:
         """Write the test of all references where the user has none."""
         if not any(self.path.glob("test_*.py")):
             self.test()
 
     def command(self, *args: str) -> list[str]:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
-        self._have_tests()
+        self.have_tests()
         return [*PYTEST, *(() if "no:llmbench" in args else WITHOUT_REPORT), *args]
 
     def start(self, *args: str) -> Started:
@@ -220,7 +220,7 @@ class UserFolder:
     def run_here(self, *args: str, code: int | None = None) -> Result:
         """Run pytest in this process, where that is enough: nothing of it runs in another one."""
         without = ("benchmark", "cov", *(() if any(arg.startswith("-n") for arg in args) else ("xdist",)))
-        self._have_tests()
+        self.have_tests()
         options = (*PYTEST[3:], *(f"-pno:{name}" for name in without), *WITHOUT_REPORT)
         done = self.pytester.runpytest_inprocess(*options, *args)
         return self._ended(int(done.ret), f"{done.stdout.str()}\n{done.stderr.str()}", code)

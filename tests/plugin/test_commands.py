@@ -48,18 +48,6 @@ def test_a_whole_run_is_judged(megatron: MegatronLM, distribution: str) -> None:
     assert alive(result.session) == []
 
 
-def without_end(lines: list[str]) -> list[str]:
-    return [line for line in lines if not line.startswith(END)]
-
-
-def exits_after_end(lines: list[str]) -> list[str]:
-    return [*lines, "[default0]:#exit 3"]
-
-
-def other_world(lines: list[str]) -> list[str]:
-    return [line.replace("world size: 2", "world size: 4") for line in lines]
-
-
 def nan_iterations(lines: list[str]) -> list[str]:
     """The framework counted iterations without a finite loss."""
     at = iteration(lines, 20)
@@ -90,8 +78,14 @@ def dies(lines: list[str]) -> list[str]:
 
 
 WRONG: dict[str, tuple[Edit, str, str]] = {
-    "no_end": (without_end, "no_evidence_of_completion", "its log ends after step 30 and nothing proves that the run"),
-    "other_world": (other_world, "wrong_ranks", "its log speaks of 4 ranks; the run was to have 2"),
+    "no_end": (
+        lambda lines: [line for line in lines if not line.startswith(END)], "no_evidence_of_completion",
+        "its log ends after step 30 and nothing proves that the run",
+    ),
+    "other_world": (
+        lambda lines: [line.replace("world size: 2", "world size: 4") for line in lines], "wrong_ranks",
+        "its log speaks of 4 ranks; the run was to have 2",
+    ),
     "skipped": (nan_iterations, "implausible", "2 iterations had a loss or a gradient that is not finite"),
     "nan": (not_a_number, "not_finite", "loss is nan at step 20"),
     "cut": (
@@ -106,7 +100,7 @@ def test_what_a_log_says_decides(megatron: MegatronLM, subtests: pytest.Subtests
     """What is wrong is an ERROR that says so, with what the log gives as no verdict; exit codes prove nothing."""
     for name, (edit, *_) in WRONG.items():
         megatron.recipe(name, edit)
-    megatron.recipe("fails_late", exits_after_end)
+    megatron.recipe("fails_late", lambda lines: [*lines, "[default0]:#exit 3"])
     result = megatron.user.run("--system", "here.yaml", "-k", "fails_late or " + " or ".join(WRONG))
     cases = {case.properties["run"]: case for case in result.cases.values()}
     for name, (_, kind, said) in WRONG.items():

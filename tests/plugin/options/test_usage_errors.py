@@ -69,6 +69,7 @@ BAD_OPTIONS = {
 
 def refused(user: UserFolder, *options: str) -> str:
     """Run pytest in this process, expect a usage error that leaves nothing behind, and return its text."""
+    user.have_tests()
     there = left_by(user)
     result = user.run_here(*options)
     text = result.text
