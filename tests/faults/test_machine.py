@@ -63,9 +63,7 @@ def small_group() -> Iterator[Path]:
     group.rmdir()
 
 
-def test_a_rank_that_the_kernel_ends_for_its_memory_is_named(
-    user: UserFolder, watch: type[Watch], small_group: Path
-) -> None:
+def test_a_rank_killed_for_its_memory_is_named(user: UserFolder, watch: type[Watch], small_group: Path) -> None:
     """A rank over its control group's limit is killed without a word, and nothing is a number."""
     user.recipe(**ENDLESS)
     process = user.start(*LOCAL)

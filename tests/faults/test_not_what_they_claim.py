@@ -377,9 +377,7 @@ def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs) -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.94])
 @pytest.mark.parametrize("counted", [("cpu_s", "phases"), ("cpu_s", "ran_s", "delayed_s")])
-def test_times_that_were_scaled_are_found_by_what_the_host_counted(
-    logs: Logs, share: float, counted: tuple[str, ...]
-) -> None:
+def test_scaled_times_are_found_by_what_the_host_counted(logs: Logs, share: float, counted: tuple[str, ...]) -> None:
     """Durations, stamps and the clock of the lines are scaled alike, and whatever else the log has but these counts."""
     for rank in (0, 1):
         events = at_a_second_each(logs.events(rank), rank)

@@ -86,7 +86,7 @@ def test_a_loss_that_rises_is_an_error(user: UserFolder) -> None:
     [(b"\xff\xfe step 3\n", "rank-00000.jsonl:"), (b'{"event": "step", "step": 7, "seco\n', "rank-00000.jsonl:")],
     ids=["not UTF-8", "cut"],
 )
-def test_a_damaged_log_makes_the_run_unjudgeable(
+def test_a_run_with_a_damaged_log_is_no_verdict(
     user: UserFolder, watch: type[Watch], garbage: bytes, said: str
 ) -> None:
     """A line that cannot be read is counted and shown; the steps around it are not enough for a verdict."""
@@ -124,9 +124,7 @@ def test_a_time_limit_is_our_own(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_nothing_is_left_behind(
-    user: UserFolder, watch: type[Watch], number: signal.Signals, distribution: str
-) -> None:
+def test_nothing_is_left_over(user: UserFolder, watch: type[Watch], number: signal.Signals, distribution: str) -> None:
     """Ranks end at once if pytest can still act, else when they miss its sign of life."""
     user.recipe(**ENDLESS)
     process = user.start(*LOCAL, distribution, "-o", "llmbench_heartbeat_timeout=15")

@@ -78,7 +78,7 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
     ],
     ids=["cut", "ranks", "clock", "twice", "time limit", "other log", "empty folder"],
 )
-def test_what_is_wrong_is_an_error(
+def test_a_bad_log(
     replay: Path, judge: Callable[..., Result], log: str | None, said: dict[str, Any], kind: str
 ) -> None:
     if log is not None:

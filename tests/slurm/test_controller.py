@@ -115,9 +115,7 @@ def test_an_id_that_was_given_out_again_is_not_ours(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_is_done_needs_no_controller(
-    mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str
-) -> None:
+def test_a_finished_run_needs_no_controller(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str) -> None:
     """All ranks have reported their end, so the run is judged while the controller is away."""
     mine.recipe(**LONG, **SLOW)
     process = mine.start(*SLURM, *MODES[mode])
@@ -153,9 +151,7 @@ def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> No
 
 
 @pytest.mark.parametrize("accounting", ["0", "1"])
-def test_a_job_that_slurm_never_closes_has_ended(
-    accounting: str, slurm_is_up: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_never_closes_has_ended(accounting: str, slurm_is_up: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No further step can start in it, so nobody waits; sacct may show how it ended."""
     with own_slurm("ctld", PORT, NODES="1", GPUS="1", ACCOUNTING=accounting) as slurm, endless_epilog(slurm):
         monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
@@ -224,9 +220,7 @@ def test_the_node_that_failed_is_named(mine: UserFolder, slurm: OwnSlurm, watch:
     assert "power supply" in result.record()["problem"]["message"]
 
 
-def test_what_waits_is_launched_when_the_controller_is_back(
-    mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]
-) -> None:
+def test_waiting_runs_start_when_the_controller_is_back(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
     """No run is given up for a controller that is away, or that refuses everything at first."""
     (mine.path / "conftest.py").write_text(
         "from pytest_llmbench.session import schedule\nschedule.PAUSES_S, schedule.QUIET_S = (2.0, 15.0), 0.5\n"

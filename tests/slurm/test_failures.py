@@ -95,9 +95,7 @@ def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[
 
 
 @pytest.mark.parametrize(("mode", "how"), [("session", "scancel"), ("run", "scancel"), ("run", "requeue")])
-def test_a_job_ended_from_outside_is_said_so(
-    user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str, how: str
-) -> None:
+def test_a_job_ended_by_others(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str, how: str) -> None:
     """A job that somebody else cancels, or that an administrator renames and requeues, is an ERROR of the cluster."""
     user.recipe(**ENDLESS, nodes=2)
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))

@@ -32,7 +32,7 @@ def qos() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_jobs_beyond_a_limit_wait_for_others(
+def test_jobs_beyond_a_limit(
     user: UserFolder, queue: type[Queue], qos: Callable[[str], str], distribution: str
 ) -> None:
     """Of three runs one may be in the queue at a time: each gets its verdict by one job; the limit is named once."""
@@ -48,9 +48,7 @@ def test_jobs_beyond_a_limit_wait_for_others(
 
 
 @pytest.mark.parametrize("nodes", [(), ("--nodes", "1")], ids=["a job a run", "held nodes"])
-def test_a_limit_that_lets_no_job_in_is_an_error(
-    user: UserFolder, qos: Callable[[str], str], nodes: tuple[str, ...]
-) -> None:
+def test_a_limit_of_no_job_is_an_error(user: UserFolder, qos: Callable[[str], str], nodes: tuple[str, ...]) -> None:
     user.recipe()
     (user.path / "conftest.py").write_text(IMPATIENT)
     # The jobs of other tests are this user's as well, and the session would wait for their ends.
@@ -69,9 +67,7 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
         ("GrpSubmitJobs=0", "is 0, so no job of it is ever taken"),
     ],
 )
-def test_a_job_that_is_too_large_for_its_qos_is_an_error(
-    user: UserFolder, qos: Callable[[str], str], limit: str, why: str
-) -> None:
+def test_a_job_too_large_for_its_qos(user: UserFolder, qos: Callable[[str], str], limit: str, why: str) -> None:
     user.recipe(nodes=2)
     result = user.run("--cluster", "slurm", "--slurm", f"qos={qos(limit)}", "-k", "tiny", code=1)
     assert why in result.record()["problem"]["message"]

@@ -33,7 +33,7 @@ def hosts_of(session: Path, run: str) -> list[str]:
     return list(json.loads((session / "runs" / run / "job.json").read_text())["hosts"])
 
 
-def test_a_spare_node_takes_the_place_of_one_that_failed(
+def test_a_spare_node_replaces_one_that_failed(
     user: UserFolder, sick: Callable[[str], None], watch: type[Watch]
 ) -> None:
     """The run is made again in the same job. The attempt is kept; quarantine and record name the node."""
@@ -74,9 +74,7 @@ def test_jobs_of_their_own_avoid_a_node_that_failed(
     assert (f"may get {lost} again: there are too few other nodes" in result.text) is (only is not None)
 
 
-def test_what_fits_on_the_nodes_left_still_runs(
-    user: UserFolder, sick: Callable[[str], None], watch: type[Watch]
-) -> None:
+def test_what_fits_on_nodes_left_still_runs(user: UserFolder, sick: Callable[[str], None], watch: type[Watch]) -> None:
     user.recipe(**LONG)
     user.recipe("tiny2")
     process = user.start(*SLURM, "--nodes", "2", "--nodes-per-run", "1", "-n2")

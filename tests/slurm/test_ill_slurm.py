@@ -203,9 +203,7 @@ def test_launches_that_all_fail_end_the_session(tiny: UserFolder) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_was_suspended_is_not_judged(
-    tiny: UserFolder, watch: type[Watch], queue: type[Queue], mode: str
-) -> None:
+def test_a_suspended_run_is_not_judged(tiny: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
     """Slurm had resumed it, and it ended before the session looked."""
     tiny.recipe(**LONG)
     process = tiny.start(*SLURM, *MODES[mode])

@@ -87,9 +87,7 @@ def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Qu
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_an_end_in_order_cut_short_is_made_again(
-    three: UserFolder, queue: type[Queue], number: signal.Signals
-) -> None:
+def test_runs_cut_short_in_order_are_made_again(three: UserFolder, queue: type[Queue], number: signal.Signals) -> None:
     """Its jobs were cancelled. The new ones still train when the watchman of the first process looks for its own."""
     three.recipe("c_third", options={"step_s": 0.3}, steps=80)
     interrupted(three, number, *OWN_JOBS)

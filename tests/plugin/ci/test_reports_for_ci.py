@@ -93,9 +93,7 @@ def test_a_family_that_was_asked_for_keeps_its_attributes(ci: UserFolder) -> Non
         ([{**FAST, "applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8}}], "tiny", "nothing_judged", 10, 10),
     ],
 )
-def test_the_verdict_is_one_word(
-    ci: UserFolder, references: list[Any], args: str, word: str, usual: int, detailed: int
-) -> None:
+def test_the_one_word(ci: UserFolder, references: list[Any], args: str, word: str, usual: int, detailed: int) -> None:
     """The worst that is true of the session; an exit code of its own for each on request."""
     result = judged(ci, *references, args=("-k", args))
     told = verdict(result)

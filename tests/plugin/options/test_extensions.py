@@ -96,9 +96,7 @@ def pytest_llmbench_session_report(session, config):
 
 
 @pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_reports_of_others_are_made_whatever_one_of_them_does(
-    user: UserFolder, site: Path, more: tuple[str, ...]
-) -> None:
+def test_one_report_of_others_that_breaks_stops_no_other(user: UserFolder, site: Path, more: tuple[str, ...]) -> None:
     """A package brings engine, check and reports. One that fails is named, costs no verdict, and is no success."""
     reports = {"pytest_llmbench.reports": {"bad": "acme_reports:bad", "good": "acme_reports:good"}}
     modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_reports": REPORTS}
@@ -137,9 +135,7 @@ def test_a_statistic_that_breaks_makes_its_run_an_error(user: UserFolder, site: 
 @pytest.mark.parametrize(
     ("wanted", "more"), [("cores", ()), ("words", ()), ("words", ("-n", "1")), ("cores", ("--plan",))]
 )
-def test_a_session_that_needs_what_cannot_be_used_is_refused(
-    user: UserFolder, site: Path, wanted: str, more: tuple[str, ...]
-) -> None:
+def test_a_session_that_needs_it_is_refused(user: UserFolder, site: Path, wanted: str, more: tuple[str, ...]) -> None:
     broken = "import acme_lost\n"
     install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
     result = user.run("--cluster", "local", "-k", wanted, *more, code=pytest.ExitCode.USAGE_ERROR)

@@ -136,7 +136,7 @@ def test_a_fixture_that_is_named_only_in_another_is_an_error(user: UserFolder, f
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_conftest_lends_without_an_option(
+def test_a_conftest_lends_by_itself(
     user: UserFolder, tmp_path_factory: pytest.TempPathFactory, distribution: str
 ) -> None:
     on_this_machine(user)

@@ -100,9 +100,7 @@ def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("--llmbench-run-dir reports", "-n0"),
     ],
 )  # fmt: skip
-def test_a_path_that_brings_another_ini_file_is_refused(
-    user: UserFolder, far: Path, option: str, distribution: str
-) -> None:
+def test_a_path_to_another_ini_file_is_refused(user: UserFolder, far: Path, option: str, distribution: str) -> None:
     """The message has the word to write instead, for each option that names a file or a folder."""
     name, path = option.split()
     result = user.run(distribution, "-k", "tiny", name, str(far / path), code=pytest.ExitCode.USAGE_ERROR)

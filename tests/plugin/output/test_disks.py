@@ -41,9 +41,7 @@ def small_disk(user: UserFolder) -> Iterator[Path]:
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 @pytest.mark.parametrize("below", ["", "not/there/yet"])
-def test_a_read_only_run_directory_is_a_usage_error(
-    user: UserFolder, read_only: Path, distribution: str, below: str
-) -> None:
+def test_a_read_only_folder_is_a_usage_error(user: UserFolder, read_only: Path, distribution: str, below: str) -> None:
     user.recipe()
     result = user.run("--cluster", "local", distribution, f"--llmbench-run-dir={read_only / below}")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
@@ -62,9 +60,7 @@ def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_on
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_full_disk_for_the_report_costs_the_report_only(
-    user: UserFolder, small_disk: Path, distribution: str
-) -> None:
+def test_a_full_disk_for_the_report_costs_no_more(user: UserFolder, small_disk: Path, distribution: str) -> None:
     """The verdicts are on the terminal, the records are whole, and the session fails for what is missing."""
     user.recipe()
     (small_disk / "filler").write_bytes(b"x" * 62_000)

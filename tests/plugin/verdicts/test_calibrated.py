@@ -64,7 +64,7 @@ def test_a_real_run_is_judged_by_runs_like_it(
 
 
 @pytest.mark.parametrize(("faster", "distribution", "verdict"), [(0.05, "-n0", "PASS"), (20.0, "-n2", "FAIL")])
-def test_a_training_is_judged_by_runs_before_it(
+def test_a_training_by_earlier_runs(
     user: UserFolder, tmp_path: Path, faster: float, distribution: str, verdict: str
 ) -> None:
     user.recipe(steps=40, options={"step_s": 0.005})

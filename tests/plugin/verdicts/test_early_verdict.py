@@ -170,9 +170,7 @@ def damaged(session: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["no word of it in the record", "ended by itself", "cut"])
-def test_a_shortened_run_is_an_error_unless_its_session_shortened_it(
-    user: UserFolder, ended: Path, change: str
-) -> None:
+def test_a_run_that_its_session_did_not_shorten_is_an_error(user: UserFolder, ended: Path, change: str) -> None:
     """Both the session and its ranks have to say so, and the steps up to there have to be there."""
     damaged(ended, change)
     result = user.run("--replay", "ended", "--system", "local")

@@ -59,7 +59,7 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
     ("distribution", "number"),
     [("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT)],
 )
-def test_a_signal_in_the_first_run(
+def test_a_signal_in_a_run(
     declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
 ) -> None:
     """A CI system, a lost connection and a person all end it in order, and nothing declared is missing."""

@@ -86,7 +86,7 @@ def test_the_gate_can_be_left_open(user: UserFolder) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_system_file_that_names_what_is_not_there_is_refused(
+def test_a_system_file_that_names_nothing_real_is_refused(
     user: UserFolder, validation: dict[str, object], said: str
 ) -> None:
     user.test(CHECKS)
@@ -139,9 +139,7 @@ def test_without_nodes_on_slurm_nothing_is_submitted(user: UserFolder) -> None:
         ("tiny or limits", 1, True), ("tiny and not fit", 0, True),
     ],
 )  # fmt: skip
-def test_an_expression_that_names_no_check_leaves_them_alone(
-    user: UserFolder, expression: str, checks: int, trains: bool
-) -> None:
+def test_an_expression_without_a_check_leaves_all(user: UserFolder, expression: str, checks: int, trains: bool) -> None:
     """`-k opt175b` beside a validation suite is about the training; one that names a check means what it says."""
     user.test(CHECKS + TRAINING)
     user.recipe()

@@ -278,7 +278,7 @@ def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(com
     assert commands.asked("scancel") == ["7"]
 
 
-def test_a_job_that_slurm_takes_for_alive_again_is_cancelled(
+def test_a_job_that_is_alive_again_is_cancelled(
     commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller was killed before it had saved the end of a run. Another job of its id is left alone."""
@@ -472,9 +472,7 @@ def test_marks_of_a_moment_ago_will_do_for_what_begins(commands: Commands, slurm
     assert slurm.marks(SEVEN, recent=True) is None
 
 
-def test_a_short_silence_is_waited_out_and_a_long_one_is_a_lost_job(
-    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_silence_is_waited_out_a_long_one_loses_the_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the patience is over the last known state stands; then a waiting job is lost."""
     assert slurm.status(SEVEN).state is JobState.PENDING
     monkeypatch.setattr(module, "PATIENCE_S", -1.0)
@@ -501,9 +499,7 @@ def test_no_silence_ends_a_job_that_runs(commands: Commands, slurm: Slurm, monke
     assert slurm.status(SEVEN).state is JobState.LOST
 
 
-def test_nobody_waits_for_a_slurm_that_hangs(
-    commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_slurm_that_hangs(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The last answer stands while it does; once it goes on, what it says counts."""
     commands.answer("squeue", row())
     assert slurm.status(SEVEN).state is JobState.RUNNING
@@ -719,9 +715,7 @@ def test_a_watchman_leaves_the_jobs_of_a_copy_of_its_session(
     assert commands.asked("scancel") == wanted
 
 
-def test_what_is_alive_again_after_a_session_is_cancelled(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_alive_again_are_cancelled(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchman cancels jobs with the session's token a while after the end, and no others."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     commands.answer("squeue", in_queue(tmp_path, f"{TOKEN} by us", "llmbench:t", f"{TOKEN}1", TOKEN))
@@ -749,9 +743,7 @@ def test_a_watchman_leaves_the_jobs_of_a_resumed_session(
     assert not commands.asked("scancel")
 
 
-def test_a_watchman_does_not_wait_for_a_command_that_hangs(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watchman_does_not_wait_for_ever(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchman asks again a while later, and nothing of the first question is left."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.5)
@@ -766,7 +758,7 @@ def test_a_watchman_does_not_wait_for_a_command_that_hangs(
     assert not Path(f"/proc/{hung.read_text().strip()}").exists()
 
 
-def test_a_watchman_gives_up_a_command_that_always_hangs(
+def test_a_watchman_gives_up_a_hung_command(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an end in order, it asks twice; then nothing is left of it, nor of what it asked."""

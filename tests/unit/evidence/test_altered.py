@@ -135,9 +135,7 @@ def altered_session(how: str, session: bytes) -> bytes:
         "a member less", "a link",
     ],
 )  # fmt: skip
-def test_files_that_the_manifest_does_not_list_are_refused(
-    files: tuple[Manifest, bytes], tmp_path: Path, how: str
-) -> None:
+def test_files_that_no_manifest_lists_are_refused(files: tuple[Manifest, bytes], tmp_path: Path, how: str) -> None:
     manifest, session = files
     unpack(io.BytesIO(session), manifest, tmp_path / "sound")
     with pytest.raises(BundleError):

@@ -109,7 +109,7 @@ def test_a_node_that_was_started_anew_has_failed(tmp_path: Path, watched: Any) -
     ],
     ids=["mended meanwhile", "shown", "of another job", "not known"],
 )
-def test_the_nodes_that_a_run_lost_are_known(
+def test_nodes_that_a_run_lost_are_known(
     tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]
 ) -> None:
     (tmp_path / "x.err").write_text(said)

@@ -224,9 +224,7 @@ def test_the_newest_session_that_did_not_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["open", "rename"])
-def test_a_session_that_cannot_be_written_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_a_session_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Its journal is immutable, or its file system read-only. Nothing is held open."""
     dead(tmp_path, "s", 1).close()
     (tmp_path / "s" / "runs" / "tiny").mkdir(parents=True)

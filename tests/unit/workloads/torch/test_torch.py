@@ -183,9 +183,7 @@ def test_step_times_add_up_to_the_wall_clock(make_recipe: MakeRecipe, train_alon
     assert 0.5 * wall_s < sum(known(step.seconds) for step in series.steps) < wall_s
 
 
-def test_phases_tell_what_a_rank_does(
-    make_recipe: MakeRecipe, train_alone: TrainAlone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_phases_are_in_order(make_recipe: MakeRecipe, train_alone: TrainAlone, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step with two micro batches passes through its phases twice, then through one optimizer phase."""
     seen: list[tuple[int, str, int]] = []
 

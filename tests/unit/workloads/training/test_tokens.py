@@ -85,9 +85,7 @@ def test_a_token_file_is_read_in_order_and_again(make_recipe: MakeRecipe, token_
         pytest.param({"dtype": "int32"}, "cannot be read as int32", id="no_whole_number_of_tokens"),
     ],
 )
-def test_a_file_that_cannot_be_mapped_is_refused(
-    make_recipe: MakeRecipe, token_file: Path, data: dict[str, str], message: str
-) -> None:
+def test_a_bad_file_is_refused(make_recipe: MakeRecipe, token_file: Path, data: dict[str, str], message: str) -> None:
     recipe = make_recipe(data={"kind": "token_file", "path": str(token_file), **data})
     with pytest.raises(ConfigError, match=message):
         open_tokens(recipe)
