@@ -192,6 +192,7 @@ TWO_PLAIN = "def test_plain():\n    assert False\n\ndef test_other():\n    asser
 def started(user: UserFolder) -> UserFolder:
     """A user's folder with a run to start, and a place for a plugin that is loaded first."""
     user.recipe()
+    user.test()
     user.env["PYTHONPATH"] = str(user.path)
     return user
 

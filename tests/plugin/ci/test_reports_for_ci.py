@@ -114,6 +114,7 @@ def test_a_clause_that_was_not_judged_is_incomplete(ci: UserFolder) -> None:
 
 
 def test_a_session_that_another_test_fails_is_no_pass(ci: UserFolder) -> None:
+    ci.test()
     ci.test("def test_other():\n    assert False\n", "test_other.py")
     result = judged(ci, FAST, args=())
     assert (verdict(result)["verdict"], result.returncode) == ("broken", 1)

@@ -54,11 +54,20 @@ def test_what_the_document_says_of_175b_is_impossible_on_8_nodes(user: UserFolde
     assert result.found is None
 
 
-def test_on_128_nodes_it_is_a_warning(user: UserFolder) -> None:
-    """Shown once, and no error although this folder's ini file turns warnings into errors."""
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((*AZURE, "--nodes", "128"), f"opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak"),
+        ((*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100"),
+         "recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"),
+    ],
+    ids=["a bold threshold", "a run that may not end in time"],
+)  # fmt: skip
+def test_a_session_warns_once(user: UserFolder, options: tuple[str, ...], words: str) -> None:
+    """No error, although this folder's ini file turns warnings into errors; the run takes 94 minutes at the peak."""
     user.test(TWO_TESTS)
-    result = user.run(*AZURE, "--nodes", "128", "--collect-only", code=0)
-    assert result.text.count(f"FeasibilityWarning: opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak") == 1
+    result = user.run(*options, "--collect-only", code=0)
+    assert result.text.count(f"FeasibilityWarning: {words}") == 1
 
 
 @pytest.mark.parametrize(("nodes", "word", "code"), [("8", "CANNOT BE MET", 1), ("128", "WARNING", 0)])
@@ -70,14 +79,6 @@ def test_a_plan_says_what_it_would_take(user: UserFolder, nodes: str, word: str,
     assert TAKES in result.text
     assert "node-hours" in result.text
     assert "FeasibilityWarning" not in result.text
-
-
-def test_a_session_warns_of_a_run_that_may_not_end_in_time(user: UserFolder) -> None:
-    """Once, as of a bold threshold: 94 minutes at the peak, 236 as expected."""
-    user.test(TWO_TESTS)
-    result = user.run(*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100", "--collect-only", code=0)
-    words = "FeasibilityWarning: recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"
-    assert result.text.count(words) == 1
 
 
 def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> None:

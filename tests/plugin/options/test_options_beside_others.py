@@ -126,6 +126,7 @@ def test_a_path_in_the_environment_is_refused(user: UserFolder, far: Path) -> No
 
 def test_a_path_under_the_same_ini_file_is_accepted(user: UserFolder, far: Path) -> None:
     """The folder's `conftest.py` is not loaded: logs of others may have one."""
+    user.test()
     (user.path / "below").mkdir()
     (user.path / "test_user.py").rename(user.path / "below" / "test_user.py")
     (user.path / "logs").mkdir()

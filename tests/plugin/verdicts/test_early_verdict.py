@@ -108,6 +108,7 @@ def test_a_run_that_needs_all_its_steps_has_them(user: UserFolder) -> None:
     given: dict[str, Any] = {"steps": STEPS, "references": [bound()], "options": {"step_s": 0.02}}
     for name, (changes, _) in WHOLE.items():
         user.recipe(name, **(given | changes))
+    user.test()
     user.test(
         'import pytest\n@pytest.mark.recipe("body")\ndef test_body(run):\n    assert run.throughput\n', "test_body.py"
     )

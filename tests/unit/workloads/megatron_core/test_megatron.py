@@ -248,20 +248,17 @@ def test_phases_follow_the_schedule(pipeline: Path) -> None:
     ]
 
 
-def test_rotary_positions_are_the_same_in_every_layout(trained: Trained, by_torch: StepSeries) -> None:
-    """Rotary positions train another model than learned ones, and the same on one rank or two stages."""
-    alone, cut = trained("rope"), trained("rope_in_stages")
-    assert losses(cut) == close(losses(alone))
-    assert norms(cut) == close(norms(alone))
-    assert losses(alone) != close(losses(by_torch))
+@pytest.mark.parametrize(("plain", "other"), [("rope", "rope_in_stages"), ("kept", "recomputed")])
+def test_positions_and_dropout_are_the_same_in_every_layout(
+    trained: Trained, by_torch: StepSeries, plain: str, other: str
+) -> None:
+    """Rotary positions train another model than learned ones, and the same on one rank or two stages.
 
-
-def test_recomputation_repeats_the_dropout(trained: Trained, by_torch: StepSeries) -> None:
-    """Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part."""
-    kept, recomputed = trained("kept"), trained("recomputed")
-    assert losses(recomputed) == close(losses(kept))
-    assert norms(recomputed) == close(norms(kept))
-    assert norms(kept) != close(norms(by_torch))
+    Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part.
+    """
+    assert losses(trained(other)) == close(losses(trained(plain)))
+    assert norms(trained(other)) == close(norms(trained(plain)))
+    assert norms(trained(plain)) != close(norms(by_torch))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
