@@ -39,8 +39,7 @@ def small_disk(user: UserFolder) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize("below", ["", "not/there/yet"])
+@pytest.mark.parametrize(("distribution", "below"), [("-n0", ""), ("-n2", "not/there/yet")])
 def test_a_read_only_folder_is_a_usage_error(user: UserFolder, read_only: Path, distribution: str, below: str) -> None:
     user.recipe()
     result = user.run("--cluster", "local", distribution, f"--llmbench-run-dir={read_only / below}")

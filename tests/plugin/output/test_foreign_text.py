@@ -121,8 +121,7 @@ def test_a_session_in_a_folder_of_everybodys_is_refused(user: UserFolder) -> Non
     assert list(shared.iterdir()) == []
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize("how", ["--forked", "marker"])
+@pytest.mark.parametrize(("distribution", "how"), [("-n0", "--forked"), ("-n2", "marker")])
 def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str) -> None:
     """A test of ours in a forked child would wait for ever, so it is an error of collection."""
     user.invite("pytest_forked")
