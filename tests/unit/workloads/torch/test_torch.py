@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,22 +19,9 @@ from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.torch.engine import ENGINE
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from tests.conftest import known
-from tests.unit.workloads.conftest import Fork, MakeRecipe, TrainAlone
+from tests.unit.workloads.conftest import Fork, MakeRecipe, TrainAlone, close, losses, norms
 
 SHARDED = {"sharding": "full", "activation_checkpointing": "full"}
-
-
-def losses(series: StepSeries) -> list[float]:
-    return [known(step.loss) for step in series.steps]
-
-
-def norms(series: StepSeries) -> list[float]:
-    return [known(step.grad_norm) for step in series.steps]
-
-
-def close(values: Sequence[float]) -> object:
-    """Equal but for the order in which fp32 numbers were added."""
-    return pytest.approx(values, rel=1e-4)
 
 
 @pytest.fixture(scope="module")
