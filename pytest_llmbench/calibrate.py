@@ -88,7 +88,6 @@ def _reference(
     too_fast: float | None,
     label: str | None,
 ) -> tuple[Reference, list[str]]:
-    """One reference, and warnings about it."""
     is_time = Quantity(0.0, statistic.unit).dimension == "time"
     try:
         result = calibrate([run.value(name, statistic) for run in runs], lower_is_better=is_time, less=less)

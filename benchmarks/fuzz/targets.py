@@ -29,7 +29,9 @@ _LOGS = {
     "megatron_lm": ("logs/megatron_lm_*.log", "jsc/*_job.out.excerpt.txt",
                     "megatron/*.txt"),
     "metaseq": ("logs/metaseq*.log", "metaseq/*.log"),
+    "mlperf": ("logs/mlperf_*.txt",),
     "nemo": ("nemo/output.log", "logs/nemo*.log", "nemo/*.txt"),
+    "torchtitan": ("logs/torchtitan_*.log",),
 }  # fmt: skip
 _SIZE = 3000
 

@@ -12,11 +12,14 @@ from benchmarks.mutations.judging import Files, Judge, Runs
 from benchmarks.mutations.subjects import Subject, data, published, recipe, runs, sample, with_bare
 from tests.support.events import scalars
 from tests.support.gpu_logs import samples, told, write_rank
+from tests.unit.engines.logs.true_logs import TORCHTITAN_CPU
 
 _MEGATRON = re.compile(rb"iteration +\d+/|using world size|\[after training is done\]")
 _METASEQ = re.compile(rb"train_inner|done training|training on|num_updates: |overflow detected")
+_TITAN = re.compile(rb"step: |device mesh|local batch size|Training completed|total parameters|Applied ")
 _NEMO = re.compile(rb"Training epoch|max_steps=|Starting with \d+ processes")
 _CHAT = re.compile(rb"Throughput: |Execution time|dist_world_size|Beginning of Epoch|epoch=\d|exits successfully")
+_MLPERF = re.compile(rb'"(?:block|run|eval)_st|"train_|"throughput"|eval_acc|batch_size|accumulation')
 _TIME = re.compile(rb"\d+user |_TRAINING:")
 _EVENTS = "events.out.tfevents.1700000000.host.1.0"
 _SMALL = {"sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2}
@@ -33,6 +36,11 @@ def megatron_lm() -> Iterator[Subject]:
     yield from _whole("4 CPU ranks", data("logs/megatron_lm_4_ranks.log"), four, _MEGATRON, proof)
     old = [re.sub(rb"\[20\d\d-[^\]]*\] (?=iteration)|throughput per GPU[^|]*\| ", b"", line)
            for line in TEXT.split(data("logs/megatron_lm_2_ranks.log")["megatron_lm_2_ranks.log"])]  # fmt: skip
+    beside = re.compile(rb"(\[[^\]]*\] iteration .*?iteration \(ms\): ([\d.]+).*)")
+    text = data("logs/megatron_lm_2_ranks.log")["megatron_lm_2_ranks.log"]
+    bridge = {"job.log": beside.sub(_with_step_time, text)}
+    small = runs(recipe("small", "megatron_lm", **_SMALL, steps=30, parallelism={"tensor": 2}))
+    yield from _whole("2 CPU ranks, as of Megatron-Bridge", bridge, small, _MEGATRON, proof)
     then = runs(recipe("then", "megatron_lm", **_SMALL, steps=30, parallelism={"tensor": 2}))
     yield from _whole("2 CPU ranks, as in 2021", {"job.log": b"".join(old)}, then, _MEGATRON, proof)
     model = {"layers": 12, "hidden_size": 768, "attention_heads": 12, "vocab_size": 50304}
@@ -88,6 +96,33 @@ def metaseq() -> Iterator[Subject]:
         options={"model_size": "tiny", "arguments": {"decoder-ffn-embed-dim": 128}},
     )  # fmt: skip
     yield from _whole("2 CPU ranks, 20 updates", _sampled("logs/metaseq_20_updates.log"), runs(other), _METASEQ, proof)
+
+
+def torchtitan() -> Iterator[Subject]:
+    """The log of torchtitan: our own small run, and the same with every fifth step."""
+    proof = rb"Training completed"
+    ours = runs(recipe("titan", "torchtitan", **TORCHTITAN_CPU.recipe))
+    log = data(TORCHTITAN_CPU.name)
+    yield from _whole("2 CPU ranks", log, ours, _TITAN, proof)
+    kept = re.compile(rb"step: .[1-46-9]\b|step: 1[1-46-9]\b")
+    lines = [line for line in TEXT.split(log["torchtitan_2_ranks.log"]) if not kept.search(line) or b"step:  1" in line]
+    other = runs(recipe("titan", "torchtitan", **TORCHTITAN_CPU.recipe))
+    rare = {"job.log": b"".join(lines).replace(b'"log_freq": 1,', b'"log_freq": 5,')}
+    yield from _whole("2 CPU ranks, every fifth step", rare, other, _TITAN, proof)
+
+
+def mlperf() -> Iterator[Subject]:
+    """MLPerf's logs: one with blocks alone, and one with a line for every ten steps."""
+    proof = rb'"status": "success"'
+    blocks = runs(published()["mlperf_llama31_8b_mi"], gpus=8)
+    yield from _whole("8 MI355X", data("logs/mlperf_llama31_8b_mi355x.txt"), blocks, _MLPERF, proof)
+    tuned = recipe(
+        "lora", "mlperf", gpus_per_node=8, sequence_length=8192, global_batch_size=8, micro_batch_size=1,
+        parallelism={"context": 2}, precision="fp8", steps=1024, end="target",
+        options={"benchmark": "llama2_70b_lora", "target": 0.925},
+    )  # fmt: skip
+    lines = runs(tuned, gpus=8)
+    yield from _whole("LoRA on 8 B200", data("logs/mlperf_llama2_70b_lora_b200.txt"), lines, _MLPERF, proof)
 
 
 def nemo() -> Iterator[Subject]:
@@ -152,6 +187,12 @@ def telemetry() -> Iterator[Subject]:
 
 _STOPPED = rb"`Trainer\.fit` stopped: `max_steps=\d+` reached\."
 _THROUGHPUT = rb"Throughput: \d+\.\d+ samples/sec"
+
+
+def _with_step_time(match: re.Match[bytes]) -> bytes:
+    """A step of Megatron-LM with the line that rank 0 of Megatron-Bridge prints beside it."""
+    seconds = float(match[2]) / 1000
+    return f"Step Time : {seconds:.2f}s GPU utilization: {0.1 / seconds:.1f}MODEL_TFLOP/s/GPU\n".encode() + match[1]
 
 
 def _nemo_runs(steps: int) -> Runs:

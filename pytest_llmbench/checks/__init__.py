@@ -1,1 +1,1 @@
-"""One folder per family of checks, each check registered in pyproject.toml; `nodes` is the part that runs on nodes."""
+"""Checks: one folder per family. `nodes/` runs on the nodes; pyproject.toml registers each check."""

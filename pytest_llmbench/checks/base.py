@@ -101,7 +101,7 @@ class CheckSettings(Strict):
     """The settings of one check in a system's file."""
 
     skip: str | None = None
-    """Reason to leave the check out on this system: the check is then a SKIP with this reason."""
+    """Reason to leave the check out on this system, as a SKIP."""
     options: Mapping[str, Any] = {}
     """Options of this check, by its own keys."""
     references: tuple[Reference, ...] = ()

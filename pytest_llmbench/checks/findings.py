@@ -37,7 +37,7 @@ def make_finding(host: str | None, subject: str, kind: str, severity: Severity, 
 
 
 def finding_of_reading(reading: Reading, *, kind: str, what: str, action: str) -> Finding:
-    """A finding that takes a node out because of a number; `what` states what is wrong with it."""
+    """A finding that isolates a node because of a reading; `what` describes the fault."""
     return Finding(
         host=reading.host, subject=reading.subject, kind=kind, severity=Severity.ISOLATE, action=action,
         message=f"{reading.statistic} {reading.quantity} is {what}", statistic=reading.statistic,
@@ -139,8 +139,8 @@ def judge_by_physics(reading: Reading, expected: PhysicsBound, action: str) -> I
     where = "or the fabric is oversubscribed, which `network: oversubscription` of the system's file states"
     message = f"{reading.statistic} {reading.quantity} misses >= {limit:.4g} {reading.unit}: physics expects "
     message += f"{expected.expected:.4g} ({expected.how})"
-    #: finding below_physics: a rate is far below what the hardware of the node itself should reach; a hint (MONITOR)
-    #:  where it is a little below
+    #: finding below_physics: a rate is far below what the node's hardware should reach; a hint (MONITOR) if it is
+    #:  a little below
     yield Finding(
         host=reading.host, subject=reading.subject, kind="below_physics", message=message,
         severity=Severity.ISOLATE if fails else Severity.MONITOR,
@@ -157,5 +157,5 @@ def find_outliers(readings: Sequence[Reading], *, tolerance: float, action: str)
         alike = {f"{reading.host} {reading.subject}": reading for reading in of_parts}
         slow = outliers({name: reading.value for name, reading in alike.items()}, tolerance=tolerance)
         for name, outlier in slow.items():
-            #: finding outlier: a rate is far below those of its like, by median and MAD
+            #: finding outlier: a rate is far below those of its like
             yield finding_of_reading(alike[name], kind="outlier", what=outlier.text, action=action)

@@ -76,14 +76,14 @@ class Machines:
         machines = [{"hosts": hosts, **node.model_dump(mode="json")} for node, hosts in alike.values()]
         return {"machines": machines, **({"missing": dict(self.missing)} if self.missing else {})}
 
-    def products(self, reading: Reading, dtype: str) -> PhysicsResult:
-        """Products of a GPU."""
+    def products(self, reading: Reading, dtype: str, program: str = "gemm") -> PhysicsResult:
+        """Products of a GPU; `program` as in `expect_products`."""
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
         power = gpu.default_power_limit_w
         return physics.expect_products(
-            gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype, default_power_w=power
+            gpu.name, gpu.capability, gpu.sms, gpu.max_sm_mhz, dtype, program, default_power_w=power
         )  # fmt: skip
 
     def lowered_power(self, reading: Reading | Finding) -> tuple[str, str]:
@@ -104,14 +104,12 @@ class Machines:
         return f"its link runs at {link.format(*now)}, and can at {link.format(*most)}" if below else ""
 
     def memory(self, reading: Reading) -> PhysicsResult:
-        """The triad in a GPU's memory."""
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
         return physics.expect_memory(gpu.bus_bits, gpu.max_memory_mhz, capability=gpu.capability)
 
     def host_copy(self, reading: Reading, *, to_device: bool) -> PhysicsResult:
-        """A copy between the host and one GPU."""
         gpu = self._gpu(reading)
         if isinstance(gpu, NoLaw):
             return gpu
@@ -137,7 +135,6 @@ class Machines:
         return NoLaw(f"{host}: MIG is on") if any(gpu.mig for gpu in node.gpus) else node
 
     def nics(self, host: str) -> Nics | NoLaw:
-        """The NICs of a node for collectives."""
         if host not in self._nics:
             self._nics[host] = count_nics(self.facts[host], self.site.network, self.site.system)
         return self._nics[host]
@@ -198,7 +195,7 @@ class Machines:
             return physics.expect_in_domain(name, gpus, inside)
         gpu = node.gpus[0]
         if gpu.nvlinks and node.joined is None:
-            return NoLaw("whether NVLink joins the GPUs is not known")
+            return NoLaw("it is unknown whether NVLink joins the GPUs")
         gen = _cap(gpu.own_pcie_gen if _is_hidden(gpu) else gpu.pcie_gen, node)
         return physics.expect_in_pcie_node(gen, gpu.pcie_width)
 

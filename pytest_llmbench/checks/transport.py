@@ -1,4 +1,4 @@
-"""The way of a check's data, by NCCL's own lines from a short step after the measurement."""
+"""The transport that NCCL used in a check, from its own log lines of a short step after the measurement."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,16 +15,16 @@ from pytest_llmbench.readers.nccl import NcclReader
 
 GLOO = "NCCL did not run: gloo"
 _FAST_GBITS = 50
-#: finding over_tcp: nodes exchanged data over TCP, although a faster network is there
+#: finding over_tcp: nodes exchanged data over TCP despite a faster network
 #: finding no_p2p: GPUs of a node exchanged data over host memory or the network
-#: finding no_gdr: NICs did not read the memory of GPUs, although they share a PCIe switch
+#: finding no_gdr: NICs did not read the memory of GPUs behind the same PCIe switch
 #: finding lost_nics: NCCL uses fewer NICs than the node has
-#: finding nvls_off: all_reduce went without NVLink SHARP, although the GPUs have it
+#: finding nvls_off: all_reduce went without NVLink SHARP despite the GPUs
 #: finding mnnvl_off: trays of a rack of NVL72 did not exchange data over NVLink
-#: finding few_cores: the ranks of a node may run on fewer cores than there are ranks
-#: finding far_cores: ranks run on cores of another socket and NUMA node than their GPUs
-#: finding acs: PCI ACS sends data between GPUs and NICs through the processor, and their rate is low
-#: finding slow_setting: a variable forces NCCL onto a slow way
+#: finding few_cores: the ranks of a node have fewer cores than ranks
+#: finding far_cores: ranks run on another socket than their GPUs
+#: finding acs: PCI ACS sends data through the processor, and the rate is low
+#: finding slow_setting: a variable forces a slow transport
 _SEVERITIES: Mapping[str, Severity] = {"fail": Severity.CONFIGURE, "warn": Severity.MONITOR}
 
 
@@ -46,7 +46,7 @@ class Look:
         self, report: Report, wirings: Mapping[str, Wiring], hosts: Sequence[str], *,
         shares: Mapping[str, float | None],
     ) -> Report:  # fmt: skip
-        """A report with findings about the way, which also explain the numbers that missed a bound.
+        """A report with findings about the transport, which also explain numbers that missed a bound.
 
         `wirings` are the facts of the hosts; `shares` are measured rates as a share of what physics expects. A finding
         about all hosts of a check on the cluster is of none of them. A host whose way stayed unseen is unjudged.

@@ -1,1 +1,1 @@
-"""The command `llmbench`: each subcommand is a thin face over what the package does, in the module of its name."""
+"""The command `llmbench`. Each subcommand is a thin front end in its own module."""

@@ -1,4 +1,4 @@
-"""`python -m pytest_llmbench.cli`: `llmbench` by the name of its module."""
+"""Runs `llmbench` as `python -m pytest_llmbench.cli`."""
 
 from pytest_llmbench.cli.app import main
 

@@ -47,7 +47,7 @@ app.command("report", short_help="Write a session as HTML, for Prometheus, or as
 app.command("prune", short_help="Show old session folders; delete them with --yes.")(sessions.prune_sessions)
 app.command("calibrate", short_help="Make a threshold from good runs.")(calibrating.calibrate_threshold)
 app.command("compare", short_help="Compare every number of two sessions.")(history.compare)
-app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and ask them.")
+app.add_typer(history.app, name="history", short_help="Keep the records of many sessions, and query them.")
 app.command(short_help="Make a key to sign bundles with.")(keygen)
 app.command(short_help="Put a session into one signed file.")(bundle)
 app.command(short_help="Verify a bundle: bytes, signature, numbers, verdicts.")(verify)

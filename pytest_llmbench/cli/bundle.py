@@ -22,7 +22,7 @@ def keygen(
     name = read_public_key(public).keyid
     lines = (
         f"private key {output}: keep it where only you can read it",
-        f"public key  {public}: give it to those who verify your bundles, by another way than the bundles",
+        f"public key  {public}: give it to those who verify your bundles, but not together with them",
         f"key id      {name}",
     )
     print_facts({"private_key": str(output), "public_key": str(public), "key_id": name}, lines, as_json=as_json)
@@ -40,12 +40,12 @@ def bundle(
         Path | None, typer.Option("--certificate", help="Write the certificate into this file as well.")
     ] = None,
     no_secret: Annotated[
-        list[str] | None, typer.Option("--no-secret", help="File that looks as if it had a secret in it, and has none.")
+        list[str] | None, typer.Option("--no-secret", help="File that only seems to have a secret in it.")
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Put a session into one signed file: logs, scripts, records, report, and a certificate."""
+    """Put a session into one signed file: logs, scripts, records, JUnit report, and a certificate."""
     from pytest_llmbench.evidence.attestation import read_private_key  # noqa: PLC0415  # likewise
     from pytest_llmbench.evidence.bundle import make_bundle  # noqa: PLC0415  # likewise
     from pytest_llmbench.evidence.certificate import make_certificate  # noqa: PLC0415  # likewise
@@ -75,12 +75,12 @@ def verify(
     public_key: Annotated[
         list[Path] | None, typer.Option("--public-key", help="Public key that you trust; may be given several times.")
     ] = None,
-    max_gib: Annotated[int, typer.Option("--max-gib", min=1, help="Most GiB that it may unpack to.")] = 64,
+    max_gib: Annotated[int, typer.Option("--max-gib", min=1, help="Largest unpacked size, GiB.")] = 64,
     *,
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a bundle: every byte, the signature, and every number and verdict that its logs come to.
+    """Verify a bundle: its bytes, its signature, and every number and verdict, computed again from its logs.
 
     Nothing is unpacked unless a key that you trust signed it. Its runs must be those of the recipes of this folder.
     """

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.queries import PastRun, SeriesPoint
     from pytest_llmbench.session.law import Law
 
-app = typer.Typer(help="Keep the records of many sessions in a database, and ask it.", no_args_is_help=True)
+app = typer.Typer(help="Keep the records of many sessions in a database, and query it.", no_args_is_help=True)
 
 _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
-#: variable LLMBENCH_HISTORY: the history that `llmbench history` and `llmbench compare` use without `--history`
+#: variable LLMBENCH_HISTORY: default of `--history`
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
 DEFAULT = "llmbench-history.db"
 NOTHING_COMPARED = 10
@@ -128,7 +128,7 @@ def series(
     *,
     changes: Annotated[
         float | None,
-        typer.Option(metavar="P", min=1e-12, max=0.5, help="Print the runs from which on it was another, by this p."),
+        typer.Option(metavar="P", min=1e-12, max=0.5, help="Print the runs at which it changed, up to this p."),
     ] = None,
     last: Annotated[int | None, typer.Option(min=2, help="Only the newest N runs.")] = None,
     number: Annotated[int | None, typer.Option("--series", help="Only this series: one machine and setup.")] = None,
@@ -136,7 +136,7 @@ def series(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Print a number of a recipe over time, or when it changed, for each machine and setup by itself.
+    """Print a number of a recipe over time, or its changes, for each machine and setup.
 
     Apache Otava reads the CSV of one series.
     """
@@ -220,7 +220,7 @@ def compare(
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two sessions, each number with what is uncertain of both.
+    """Compare two sessions, each number with the uncertainty of both.
 
     Exit with 1 if a number became worse beyond that, or cannot be judged any more, and with 10 if nothing could be
     compared.
@@ -256,7 +256,7 @@ def _compare_lines(
     from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
 
     if before == after:
-        raise ConfigError(f"{before}: a session is never slower than itself; name two")
+        raise ConfigError(f"{before}: this is one session; name two")
     # A history shows the difference between runs, also of sessions that are given as folders.
     if "://" not in url and not Path(url).expanduser().exists():
         return compare_sessions(runs(before, None), runs(after, None))

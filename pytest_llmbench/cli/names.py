@@ -26,7 +26,7 @@ Kind = Annotated[Listed, typer.Argument(metavar="KIND", help="|".join(Listed))]
 
 
 def list_names(kind: Kind, *, as_json: AsJson = False) -> None:
-    """List what tests, files and options may name: what is installed, and what the ini file of this folder adds."""
+    """List the names that tests, files and options may use: installed ones, and those of this folder's ini file."""
     from pytest_llmbench.cli.rows import KINDS, rows_of  # noqa: PLC0415  # with pytest and all engines
 
     rows, left_out = rows_of(kind)
@@ -79,7 +79,7 @@ def make_site(
 
 
 def examine_machine(*, as_json: AsJson = False) -> None:
-    """Examine this login node for the tests of this folder, and show the command that gets each missing part.
+    """Examine this login node for the tests of this folder, and show a command that installs each missing part.
 
     It exits with 1 where a needed part is missing or wrong.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RUN_DIR = Path("reports")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AsRecorded = Annotated[
-    bool, typer.Option("--as-recorded", help="Let the recipes in the records decide what had to run, not today's.")
+    bool, typer.Option("--as-recorded", help="Judge by the recipes in the records instead of today's.")
 ]
 RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder of the sessions.")]
 

@@ -80,7 +80,7 @@ class Allocation:
 
 
 class HeldJob(Allocation):
-    """A Slurm job that only holds nodes, and ends itself when its owner falls silent.
+    """A Slurm job that only holds nodes. It ends itself when its owner falls silent.
 
     Attributes:
         request: the request for it.
@@ -145,7 +145,7 @@ class HeldJob(Allocation):
 
 
 class ExistingJob(Allocation):
-    """The Slurm job that pytest itself runs inside (salloc, sbatch): its nodes are used, and it is left to the user."""
+    """The user's Slurm job (salloc, sbatch) in which pytest runs. It is never cancelled."""
 
     def __init__(self, settings: Settings, slurm: Slurm) -> None:
         self._settings = settings
@@ -188,7 +188,7 @@ class ExistingJob(Allocation):
 
 
 class ThisHost(Allocation):
-    """This machine. Locks let one session at a time measure on it: two would each see half a machine.
+    """This machine. A lock lets one session at a time measure on it, because two would share its cores.
 
     The session holds the first lock, and its ranks hold the second, because they outlive a session that is killed.
     """
@@ -245,7 +245,7 @@ def _processes(lock: Path) -> str:
 
 
 def ask_slurm(requests: Iterable[JobRequest]) -> str:
-    """Ask Slurm by `sbatch --test-only` whether such jobs can ever start; nothing is submitted or written.
+    """Ask Slurm by `sbatch --test-only` whether such jobs can ever start, without submitting them.
 
     Returns:
         Its answer, for people.

@@ -1,4 +1,4 @@
-"""Heartbeat of a pytest process, its sign of life: its jobs and ranks end themselves when it stops."""
+"""Heartbeat of a pytest process. Its jobs and ranks end themselves when the heartbeat stops."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ TTL_S = 60.0
 
 
 def timeout_of(text: str) -> float:
-    """Read the seconds after which a silent owner counts as dead: several signs of life must fit into them.
+    """Read the seconds after which a silent owner counts as dead, enough for several heartbeats.
 
     Raises ConfigError for fewer.
     """
@@ -64,7 +64,7 @@ class Heartbeat:
         return self
 
     def stop(self) -> None:
-        """Fall silent, and make watchers end at once. Safe to call twice, and before `start`."""
+        """Stop the heartbeat and make watchers end at once. Safe to call twice, and before `start`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

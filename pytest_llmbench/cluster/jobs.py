@@ -55,11 +55,11 @@ class Job(ABC):
 
     @abstractmethod
     def status(self) -> JobStatus:
-        """Return where it stands."""
+        """Return its state."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """End it, and return when it is on its way out."""
+        """Ask it to end, and return once that is under way."""
 
     def last_words(self) -> str:
         """Return the launcher's own output about the end; empty if it is silent, or only the ranks have logs."""
@@ -230,7 +230,7 @@ class LocalJob(Job):
 
 
 class FinishedJob(Job):
-    """A run that happened in this process and is over."""
+    """A run that was made in this process and has ended."""
 
     word = "pid"
 
@@ -272,7 +272,7 @@ def await_an_end(jobs: Iterable[Job], longest_s: float) -> bool:
 
 
 def end_all(jobs: Sequence[Job], slurm: Slurm) -> None:
-    """End jobs side by side, and return when they are on their way out.
+    """Ask jobs to end, all at once, and return once that is under way.
 
     Raises ClusterError if ending one of them failed.
     """

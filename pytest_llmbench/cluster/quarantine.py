@@ -18,7 +18,7 @@ from pytest_llmbench.core.files import write_text
 
 # What sinfo -R shows of it fits on a screen.
 _LONGEST_REASON = 160
-_HEAD = "# Nodes that llmbench found bad. Take a line away to let its node back in.\n"
+_HEAD = "# Nodes that llmbench found bad. Delete a line to let its node back in.\n"
 
 
 def read_quarantine(path: Path) -> dict[str, str]:

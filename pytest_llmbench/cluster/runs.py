@@ -1,4 +1,4 @@
-"""Names of what a session runs, plain enough to cross processes."""
+"""The plan of a session as plain data, which crosses processes: runs, tests and the session itself."""
 
 import os
 import re
@@ -78,7 +78,7 @@ FolderName = Annotated[str, Field(pattern=_FOLDER_NAME, max_length=150)]
 
 
 class RunSpec(Strict):
-    """One run that tests are waiting for. Plain enough to cross processes as JSON."""
+    """One run that tests wait for. It crosses processes as JSON."""
 
     key: FolderName
     """Name of the run within the session, and of its folder."""
@@ -128,7 +128,6 @@ class RunChoices(Mapping[str, RunSpec]):
         return list(self._recipes)
 
     def __getitem__(self, key: str) -> RunSpec:
-        """The run of a key, made at its first use."""
         if key not in self._made:
             name, group = key, None
             if self._groups > 1:
@@ -141,12 +140,10 @@ class RunChoices(Mapping[str, RunSpec]):
         return self._made[key]
 
     def __iter__(self) -> Iterator[str]:
-        """The keys, recipe by recipe."""
         for name in self._recipes:
             yield from self._keys(name)
 
     def __len__(self) -> int:
-        """The number of possible runs."""
         return len(self._recipes) * self._groups
 
     def _keys(self, name: str) -> Iterator[str]:

@@ -92,14 +92,14 @@ class Settings:
 
     @property
     def groups(self) -> int:
-        """Into how many groups the session's nodes are split."""
+        """Number of groups that the session's nodes are split into."""
         if self.cluster != "slurm" or self.nodes is None or self.nodes_per_run is None:
             return 1
         return self.nodes // self.nodes_per_run
 
     @property
     def left_over(self) -> int:
-        """How many of the session's nodes are left over, because they are too few for a group."""
+        """Number of nodes that are left over, being too few for a group."""
         return (self.nodes or 0) % self.nodes_per_run if self.nodes_per_run and self.cluster == "slurm" else 0
 
     def time_limit_min(self, recipe: Recipe) -> int:
@@ -119,7 +119,7 @@ def existing_nodes() -> int | None:
 
 
 def resolve_cluster(asked: str, system: str | None, replay: Path | None = None) -> tuple[str, ClusterName | None]:
-    """Turn `--cluster`, `--system` and `--replay` into the system's name and how jobs get there.
+    """Resolve `--cluster`, `--system` and `--replay` to the names of system and cluster.
 
     `auto` leaves the way to the system file (None here). Without a file, it is Slurm when this process is inside a
     Slurm job or `sbatch` is on PATH, else this machine.
@@ -139,7 +139,7 @@ def resolve_cluster(asked: str, system: str | None, replay: Path | None = None) 
 
 
 def check(settings: Settings) -> None:
-    """Refuse options that contradict each other. Raises ConfigError: names the options, and what to write instead."""
+    """Refuse options that contradict each other. Raises ConfigError with the options and the correction."""
     s, inside, on_slurm = settings, existing_allocation(), settings.cluster == "slurm"
     where = "logs that are replayed have" if s.replay is not None else "--cluster debug has"
     refused = {

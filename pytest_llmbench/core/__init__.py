@@ -1,1 +1,1 @@
-"""The words that everything else speaks. Folders: `recipe`, `wire`, `record`."""
+"""The vocabulary of all other folders: `recipe/`, `wire/`, `record/`."""

@@ -27,7 +27,7 @@ class LLMBenchError(Exception):
 
 
 class ConfigError(LLMBenchError):
-    """The user asked for something that cannot be meant: an option, a key, a name, a unit."""
+    """The user gave an illegal option, key, name or unit."""
 
 
 class UnitError(ConfigError):
@@ -51,7 +51,7 @@ class RunError(LLMBenchError):
 
 
 class InconclusiveError(LLMBenchError):
-    """A measurement that lies so close to a threshold that it does not decide on which side of it the system is."""
+    """A measurement that is too close to a threshold to decide."""
 
 
 def unknown(what: str, given: object, legal: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ExtensionError(ConfigError):
-    """An extension that is there by name and cannot be used; sessions that do not need it can go on."""
+    """An extension that is known by name and unusable. Sessions that do without it go on."""
 
 
 class _Claim(NamedTuple):
@@ -80,7 +80,7 @@ class Extensions(Generic[T]):
         return all(claim.ours for claim in self._claims(name))
 
     def lend(self, given: T | type[T]) -> None:
-        """Add an extension, or a class that makes it, under its own name until all are taken back.
+        """Add an extension, or a class that makes it, under its own name until `take_back`.
 
         Raises ExtensionError if it lacks a name, or another one was lent under it.
         """

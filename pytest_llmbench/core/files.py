@@ -95,7 +95,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Refuse a folder of others with a FIFO, a device or a socket in it, or a link to one.
+    """Refuse a folder of others that has a FIFO, a device, a socket, or a link to one in it.
 
     Raises ConfigError if there is one.
     """

@@ -7,21 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PublishedGpu:
-    """Numbers of one GPU in NVIDIA's data sheet of that model.
+    """Numbers of a GPU in NVIDIA's data sheet."""
 
-    Attributes:
-        model: as the driver names it, without the vendor.
-        memory_gib: its memory.
-        memory_gb_s: peak rate of the memory.
-        nvlink_gb_s: NVLink to all GPUs of its node or rack, both directions; 0 for cards that have bridges or none.
-        peak_tflops: dense peaks by precision.
-    """
-
-    model: str
-    memory_gib: float
-    memory_gb_s: float
-    nvlink_gb_s: float
-    peak_tflops: Mapping[str, float]
+    model: str  # as the driver names it, without the vendor
+    memory_gib: float  # its memory
+    memory_gb_s: float  # peak rate of the memory
+    nvlink_gb_s: float  # NVLink to all GPUs of its node or rack, both directions; 0 for cards that have bridges or none
+    peak_tflops: Mapping[str, float]  # dense peaks by precision
 
     def weaker_in(self, other: "PublishedGpu", precision: str) -> list[str]:
         """Each number in which this GPU has less than another, or that one of the data sheets lacks."""

@@ -25,7 +25,6 @@ class NumberBounds:
         self.bounds = bounds
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Add the bounds to the schema of the number."""
         return {**handler(source), **self.bounds}
 
 

@@ -1,4 +1,4 @@
-"""Numbers with units. A threshold without a unit, or of another kind, is an error and never a pass."""
+"""Numbers with units. A threshold without a unit, or of another dimension, is an error."""
 
 from __future__ import annotations
 

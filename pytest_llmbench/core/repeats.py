@@ -1,10 +1,10 @@
-"""Stretches of measurements that stand in a log twice: it was filled up with copies."""
+"""Finds stretches of measurements that occur twice in a log, as copies do."""
 
 from collections.abc import Hashable, Sequence
 
 
 def repeated(rows: Sequence[tuple[Hashable, ...]], length: int, different: int) -> tuple[int, int] | None:
-    """Find a stretch of rows of this length that stands there again, further on; return where both begin.
+    """Find a stretch of rows of this length that occurs again later; return where both begin.
 
     So many of its rows have to be `different` from one another: a value that stands still repeats itself.
     """

@@ -1,4 +1,4 @@
-"""Text that others wrote, made fit for a terminal and any report."""
+"""Foreign text, made harmless for terminals and reports."""
 
 import re
 
@@ -15,6 +15,6 @@ _CONTROLS = re.compile(
 
 
 def harmless(text: str) -> str:
-    """A text that no terminal obeys and any report can hold: other control characters are spelled out, as in Python."""
+    """A text without control sequences: control characters are written as escapes, as in Python."""
     plain = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), plain)

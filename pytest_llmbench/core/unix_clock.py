@@ -1,4 +1,4 @@
-"""Unix times that stay comparable when an operator, or NTP, sets the machine's clock."""
+"""Unix times that stay comparable when the machine's clock is set."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""YAML that others wrote: read safely, and without taking anything in silence for something else than was meant."""
+"""Foreign YAML, read safely: what YAML would silently misread is refused."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ def _parse(text: bytes) -> Any:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
-    """A safe loader that refuses what YAML would take in silence for something else than was meant."""
+    """A safe loader that refuses what YAML would silently misread."""
 
     def get_single_data(self) -> Any:
         # Before merge keys (`<<`) are resolved: a mapping may override the keys that they bring in.
@@ -56,7 +56,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def _refuse_bombs(text: bytes) -> None:
-    """Refuse what would take all memory, or the C stack, before anything is made of it."""
+    """Refuse a document that would exhaust memory or the C stack, before it is built."""
     if len(text) > _LARGEST_BYTES:
         raise ValueError(f"larger than {_LARGEST_BYTES >> 20} MiB")
     sizes: dict[str, tuple[int, int]] = {}  # nodes and depth of what an anchor names
@@ -98,7 +98,7 @@ def _nodes(root: yaml.Node | None) -> Iterator[yaml.Node]:
 
 
 def _refuse_repetition(node: yaml.MappingNode) -> None:
-    """YAML would keep the last value of a key given twice."""
+    """Refuse a duplicate key, of which YAML would keep the last value."""
     seen: set[tuple[str, str]] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
@@ -109,7 +109,7 @@ def _refuse_repetition(node: yaml.MappingNode) -> None:
 
 
 def _refuse_base_60(node: yaml.ScalarNode) -> None:
-    """YAML 1.1 reads 1:30:00 without quotes as the number 5400."""
+    """Refuse a number to base 60: YAML 1.1 reads 1:30:00 without quotes as 5400."""
     if node.tag in _NUMBERS and ":" in node.value:
         raise yaml.constructor.ConstructorError(
             None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark

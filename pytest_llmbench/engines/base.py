@@ -98,7 +98,7 @@ class Engine(Protocol):
     options: type[Strict]  # the model of a recipe's `options`
     statistics: Mapping[str, Statistic]  # rules of this engine alone, by name
     proof: str  # that a run did all its work, in words
-    log_per_run: bool  # whether, of logs made elsewhere, each file in a folder is a run of its own
+    log_per_run: str | None  # of logs made elsewhere, the pattern of files that are a run of their own each
     evaluate: Evaluate | None  # the source's own evaluator of a batch, one run on each group of nodes
     shapes: frozenset[str]  # keys of a recipe beyond a plain decoder that it trains, such as `model.experts`
 
@@ -147,7 +147,7 @@ class EngineDefaults:
 
     options: type[Strict] = NoOptions
     statistics: Mapping[str, Statistic] = {}
-    log_per_run = False
+    log_per_run: str | None = None
     evaluate: Evaluate | None = None
     shapes: frozenset[str] = frozenset()
 

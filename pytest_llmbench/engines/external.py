@@ -40,7 +40,6 @@ class External(EngineDefaults, ABC):
         return Rules(same={}), {}
 
     def log_reader(self) -> LogReader:
-        """Return the reader of the log."""
         return READERS.load(self.reader) if isinstance(self.reader, str) else self.reader
 
     def missing(self, recipe: Recipe | None = None) -> str | None:
@@ -104,7 +103,6 @@ class External(EngineDefaults, ABC):
         return f"the last line of its output is: {words[:300]}" if words else "it printed nothing"
 
     def output(self, folder: Path) -> Path:
-        """Return the file that the ranks print to."""
         return folder / layout.OUTPUT
 
 

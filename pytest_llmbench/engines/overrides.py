@@ -1,4 +1,4 @@
-"""Rules for a recipe's `options.arguments`, which must agree with its fields, and refusals that engines share.
+"""Rules for a recipe's `options.arguments`, which must agree with its fields; and checks that engines share.
 
 They make sure that plan, FLOPs, references and gate are about the training that runs. An argument is one of:
 
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, get_args
+from typing import Any
 
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Parallelism, Precision, Recipe
@@ -212,9 +212,7 @@ def _fitting(recipe: Recipe, topology: Topology, who: str, most: int = 1024) -> 
     return f"{', '.join(map(str, sizes))} {who}{': give ' if near else ''}{near}"
 
 
-def precision_problem(
-    recipe: Recipe, topology: Topology, supported: tuple[Precision, ...] = get_args(Precision)
-) -> Iterator[str]:
+def precision_problem(recipe: Recipe, topology: Topology, supported: tuple[Precision, ...]) -> Iterator[str]:
     """Yield a refusal if this engine or these devices lack the recipe's precision."""
     if recipe.precision not in supported:
         yield f"recipe {recipe.name}: precision {recipe.precision} is not one of {', '.join(supported)}"

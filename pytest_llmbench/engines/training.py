@@ -1,4 +1,4 @@
-"""Checks that a framework's log is from a training: plausible losses, and a rate that fits the recipe's work."""
+"""Checks that a framework's log shows a training: plausible losses, and a rate that fits the recipe's work."""
 
 import math
 import statistics as stats
@@ -30,7 +30,7 @@ def check_loss_drop(series: StepSeries) -> Iterator[str]:
     last = losses[-max(1, len(losses) // 4) :]
     if len(losses) >= _FEWEST and sum(last) < _NOTHING_LEFT * losses[0] * len(last):
         end = sum(last) / len(last)
-        yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no model learns its data by heart so fast"
+        yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no training converges so fast"
 
 
 def check_missing_losses(series: StepSeries) -> Iterator[str]:
@@ -70,7 +70,8 @@ def check_logged_rate(recipe: Recipe, topology: Topology, series: StepSeries) ->
 
 
 def _step_flops(step: Step, topology: Topology) -> float | None:
-    rate = step.reported.get("tflops", step.reported.get("throughput_per_gpu"))
+    names = ("tflops", "throughput_per_gpu", "model_tflops", "TFLOPS_per_GPU")
+    rate = next((step.reported[name] for name in names if name in step.reported), None)
     if rate is None or rate < _READABLE_TFLOPS or step.seconds is None:
         return None
     return 1e12 * rate * step.seconds * topology.world_size

@@ -1,4 +1,4 @@
-"""Evidence to hand over: a session in one signed file, and its verification on another machine."""
+"""Evidence: a session in one signed file, and its verification on another machine."""
 
 from pytest_llmbench.core.errors import ConfigError
 

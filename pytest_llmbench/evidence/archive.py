@@ -1,4 +1,4 @@
-"""The file format of a bundle: a tar archive whose every byte follows from its content, so that no other is accepted.
+"""The file format of a bundle: a tar archive whose bytes follow from its content alone.
 
 A bundle has three members: `attestation.dsse.json`, `manifest.json` and `session.tar.gz`, the last with the files that
 the manifest lists, in its order. A reader names the member that must come next, so links and other headers are refused.
@@ -85,7 +85,7 @@ def expect_end(source: BinaryFile, name: str) -> None:
     """Refuse an archive that goes on, or is cut. Raises BundleError."""
     _expect(source, _END, name)
     if source.read(1):
-        raise BundleError(f"there are bytes behind the end of {name}")
+        raise BundleError(f"there are bytes after the end of {name}")
 
 
 def _rest_of_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:

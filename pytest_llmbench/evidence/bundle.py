@@ -1,4 +1,4 @@
-"""Making a bundle of a session's folder, and opening one: it is refused, or every byte is what its signer wrote."""
+"""Makes a bundle of a session's folder, and opens one after checking every byte against its signature."""
 
 import gzip
 import hashlib

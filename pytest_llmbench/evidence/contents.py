@@ -25,7 +25,7 @@ CERTIFICATE = "certificate.html"
 # Files that follow from the others, and that decide nothing.
 MADE_AGAIN = {
     layout.PAGE: "`llmbench report` writes it again from the other files",
-    layout.LIVE: "it is for people who watched the session",
+    layout.LIVE: "it is the live view of the session",
     layout.WORKERS_PLAN: "it is the plan of a worker of pytest-xdist, and the session's plan is there",
 }
 _LONGEST_NAME = 1000
@@ -154,7 +154,7 @@ def _reason_to_leave_out(path: Path) -> str:
         return "a symbolic link"
     if not path.is_file():
         return "no regular file"
-    return "a pickle: to read one is to execute it" if path.suffix == ".pkl" else ""
+    return "a pickle, which runs code when it is read" if path.suffix == ".pkl" else ""
 
 
 def find_secrets(places: Mapping[str, Path], folder: Path, harmless_files: Collection[str]) -> Iterator[str]:

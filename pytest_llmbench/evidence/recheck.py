@@ -1,4 +1,4 @@
-"""Verdicts reached again from a session's records and logs, and the files that are derived from these."""
+"""Judges a session again from its records and logs, and checks the files that are derived from these."""
 
 import datetime as dt
 import json
@@ -23,8 +23,8 @@ from pytest_llmbench.core.record.records import Judgement, RunRecord, SessionVer
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of
+from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.plugin.output.provenance import bounds
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci import summary
@@ -149,7 +149,7 @@ def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Re
         "high": decision.high if decision is not None else None,
         "at_least": None,
         "at_most": None,
-        **bounds(judgement.threshold, number.unit),
+        **bounds_of(judgement.threshold, number.unit),
     }
     for name in sorted(judgement.model_fields_set & computed.keys()):
         if not same(getattr(judgement, name), computed[name]):
@@ -297,7 +297,6 @@ def _compare(name: str, kept: Mapping[str, object], other: str, due: Mapping[str
 
 
 def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
-    """Compare `verdicts.json` with the report and with the records."""
     name, rows = layout.VERDICTS, {str(row.get("test")): row for row in verdicts.tests}
     yield from _compare(name, {"session": verdicts.session}, "the records", {"session": session.id})
     yield from _compare(

@@ -1,4 +1,4 @@
-"""A session as its folder has it: plan, records, JUnit report and the end of its journal, with the result of it all."""
+"""Reads a session's folder: plan, records, JUnit report and journal, and the result of the session."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping

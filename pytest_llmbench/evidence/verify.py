@@ -1,4 +1,4 @@
-"""Verifying a bundle: its bytes, its signature, and every number and verdict that follows from its logs."""
+"""Verifies a bundle: its bytes, its signature, and every number and verdict that follows from its logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ class Verification:
 
     @property
     def objections(self) -> list[str]:
-        """The reasons why it is not verified; none if it is."""
+        """The reasons why it is not verified; empty if it is."""
         reasons = (
             [f"{counted(len(self.differences), 'difference')} between records and logs"] if self.differences else []
         )
@@ -74,17 +74,17 @@ class Verification:
 
     @property
     def verified(self) -> bool:
-        """True if everything that was computed again is as its records say."""
+        """True if everything that was computed again agrees with the records."""
         return not self.objections
 
     @property
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """The verification as plain data."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {"verified": self.verified, "objections": self.objections, **facts}
 
     def lines(self) -> Iterator[str]:
-        """Yield it for people."""
+        """Yield the lines for people."""
         yield f"session        {self.session}: {self.result}"
         yield f"bytes          as they were written, {counted(self.files, 'file')}"
         yield f"signature      key {self.signer}"
@@ -183,7 +183,7 @@ def _system_of(session: RecordedSession, outcome: Verification) -> System:
 
 
 def _verify_verdicts(session: RecordedSession, again: Mapping[str, RunRecord], outcome: Verification) -> None:
-    """Reach the verdict of every test of a run again: by all the runs that it judged together."""
+    """Judge every test of a run again, by all the runs that it judged together."""
     runs: dict[str, list[RunRecord]] = {}
     kept: dict[str, Judgement] = {}
     for key, record in session.runs.items():

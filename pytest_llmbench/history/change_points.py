@@ -1,4 +1,4 @@
-"""Change points of a series: where its mean changed, to what, and with which probability of error.
+"""Finds the change points of a series: the runs at which its mean changed.
 
 E-divisive means (Matteson and James, arXiv:1306.4933) over windows, with Student's t test, and weak points merged away,
 as in Hunter (Fleming et al., ICPE 2023, doi:10.1145/3578244.3583719), which became Apache Otava. Four things differ:

@@ -1,4 +1,4 @@
-"""Numbers of earlier runs compared with those of later runs: how each changed, and how certain that is.
+"""Compares numbers of earlier and later runs: the change of each, with its interval.
 
 `compare_runs` judges all numbers of a session together. `compare_sessions` applies it to two sessions, and
 `baselines.py` to a session and its history.
@@ -23,6 +23,7 @@ from pytest_llmbench.judging.telemetry import Better
 ALPHA_OF_SESSION = ALPHA / 5
 # An interval that reaches this far to the worse, as a share, could hide a regression that matters.
 COARSE = 0.05
+_ENERGY = "energy_per_token"
 # Verdict of a number that lacks a direction or an interval, or is zero.
 NOT_JUDGED = "-"
 # Degrees of freedom by which an end of a run's own interval is turned into a standard error.
@@ -31,7 +32,7 @@ _FREEDOM_WITHIN = 8.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """How a number changed from the mean of earlier runs to that of new ones, both in `unit`."""
+    """The change of a number from the mean of earlier runs to that of new ones, both in `unit`."""
 
     before: float
     after: float
@@ -55,7 +56,7 @@ class Change:
 
     @property
     def regressed(self) -> bool | None:
-        """True if it is worse, beyond what is uncertain; None where that is unknown, or the interval too wide."""
+        """True if it is worse beyond the uncertainty; None if that is unknown, or the interval too wide."""
         if self.worst is None or self.low is None or self.high is None:
             return None
         if (-self.high if self.better == "higher" else self.low) > 0.0:
@@ -64,7 +65,7 @@ class Change:
 
     @property
     def improved(self) -> bool:
-        """True if it is better, beyond what is uncertain."""
+        """True if it is better beyond the uncertainty."""
         return self.worst is not None and self.worst < 0.0
 
 
@@ -148,7 +149,7 @@ def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> s
     if len(units) > 1:
         return f"numbers in {' and '.join(sorted(units))} cannot be compared"
     mean = fmean(row.value for row in before)
-    return "" if mean > 0.0 else f"a mean of {mean:g} before has no shares"
+    return "" if mean > 0.0 else f"a mean of {mean:g} cannot be the base of a change in percent"
 
 
 def _error(row: MetricRow) -> float | None:
@@ -269,7 +270,11 @@ def _numbers(
     """Yield a pair for each number of a recipe, or, for an incomparable one, its verdict."""
     series, runs = new[0].series, (*old, *new)
     past = [run for run in past if run.series == series and run.problem is None]
-    for metric in sorted({name for run in runs for name in run.metrics}):
+    names = {name for run in runs for name in run.metrics}
+    if series.gpus and _ENERGY not in names:
+        reason = "no run of either session has it: their reports have the reason"
+        yield Compared(name=recipe, metric=_ENERGY, verdict=Verdict.SKIP, reason=reason)
+    for metric in sorted(names):
         if any(metric not in run.metrics for run in runs):
             which = "earlier" if any(metric not in run.metrics for run in old) else "later"
             reason = f"a run of the {which} session lacks it"
@@ -295,7 +300,7 @@ def _judge(recipe: str, metric: str, change: Change) -> Compared:
     wide = change.reason or "a regression could hide in it"
     reason = f"the interval is too wide: {wide}" if change.regressed is None else ""
     if change.improved:
-        reason = "better, beyond what is uncertain"
+        reason = "better beyond the uncertainty"
     return replace(line, verdict=verdict_of_change(change), reason=reason)
 
 

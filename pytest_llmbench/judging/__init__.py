@@ -1,1 +1,1 @@
-"""Pure arithmetic that judges a series of steps: `sanity` (can it be believed?), `interval` (how sure is a speed?)."""
+"""Arithmetic on a series of steps: `sanity/` decides whether to believe it, `interval/` how certain a speed is."""

@@ -1,4 +1,4 @@
-"""The main cause of a missed speed: the one that costs most time, or the reason why it is unknown.
+"""Finds the main cause of a missed speed, the one that costs most time, or the reason why it is unknown.
 
 Evidence are the durations of steps, the times of ranks and the telemetry of GPUs. The share of injected causes that it
 found is in `docs/measurements/causes_cpu_2026-11-23.yaml`.
@@ -148,7 +148,7 @@ def find_cause(record: RunRecord, needed_s: float, *, by_interval: bool, decided
 
 
 def _none_stands_out(m: _Missed) -> Cause:
-    """The cause of a miss without a visible fault: the run's own work, or unknown for want of evidence."""
+    """The cause of a miss without a visible fault: the run's own work, or unknown for lack of evidence."""
     fraction = m.record.metrics.get("matmul_fraction")
     share = 0.0 if fraction is None else fraction.value / 100
     rate = f"; at the measured rate its matrix products alone would take {_seconds(share * m.step_s)}" if share else ""
@@ -160,11 +160,11 @@ def _none_stands_out(m: _Missed) -> Cause:
     if m.own is None:
         gap = next((f"rank {times.rank}: {times.gap}" for times in m.ranks if times.gap), None)
         if gap is not None:
-            reason = f"the step logs do not tell how the ranks spent their steps: {gap}"
+            reason = f"the step logs lack the times of the ranks' phases: {gap}"
         elif m.ranks and not m.separable:
             reason = "ranks wait for each other where the step log does not see it, in forward and backward"
         else:
-            reason = "the log does not tell how the ranks spent their steps"
+            reason = "the log lacks the times of the ranks' phases"
         return Cause(kind="not known", sentence=reason + rate)
     work = sorted(m.own.values())[(len(m.own) - 1) // 2]
     if work >= _OWN_WORK * m.step_s:
@@ -260,7 +260,7 @@ def _straggler(m: _Missed, late: list[RankTimes]) -> _Candidate:
 
 
 def _held_up(m: _Missed) -> Iterator[_Candidate]:
-    """Yield the one rank that stands still in some of the steps, so that the others wait for it."""
+    """Yield the rank that pauses in some of the steps while the others wait for it."""
     steps = m.record.times.steps if m.record.times is not None else 0
     held_up = {times.rank: round((times.late or 0.0) * steps) for times in m.ranks}
     total = sum(held_up.values())
@@ -389,7 +389,6 @@ def _slower_gpus(m: _Missed) -> Iterator[_Candidate]:
 
 
 def _seconds(value: float) -> str:
-    """A duration in s or ms, for messages."""
     if not math.isfinite(value):
         return f"{value} s"
     return f"{for_people(1e3 * value, 3)} ms" if value < 1.0 else f"{for_people(value, 3)} s"

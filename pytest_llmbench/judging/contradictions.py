@@ -5,6 +5,7 @@ from contextlib import suppress
 from itertools import pairwise
 from math import isclose, isfinite
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Verdict
 from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S
@@ -174,6 +175,7 @@ def _check_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> I
         if judgement.verdict is Verdict.PASS and record.problem is not None:
             yield f"{key}.verdict: PASS, but the run has the problem {record.problem.kind}"
             continue
+        yield from _check_texts(key, judgement)
         reference = references.get(judgement.reference or "")
         if judgement.reference is not None and reference is None:
             yield f"{key}.reference: {judgement.reference}, but recipe.references has no such reference"
@@ -189,6 +191,20 @@ def _check_verdicts(record: RunRecord, statistics: Mapping[str, Statistic]) -> I
             yield from _check_bounds(key, judgement)
 
 
+def _check_texts(key: str, judgement: Judgement) -> Iterator[str]:
+    """Compare the numbers of a verdict with the texts that people read."""
+    if judgement.value is None or judgement.measured is None:
+        return
+    shown, _, unit = judgement.measured.partition(" ")
+    with suppress(ValueError):
+        if not isclose(float(shown), judgement.value, rel_tol=_SAME) or unit != judgement.unit:
+            yield f"{key}.value: {judgement.value}, but {key}.measured is {judgement.measured}"
+    due = {"at_least": None, "at_most": None, **bounds_of(judgement.threshold, judgement.unit)}
+    for name, bound in due.items():
+        if not same(kept := getattr(judgement, name), bound):
+            yield f"{key}.{name}: {kept}, but {key}.threshold is {judgement.threshold}"
+
+
 def _check_number(key: str, judgement: Judgement, metrics: Mapping[str, Metric]) -> Iterator[str]:
     """Check that the judged number is in the record, and its interval if the statistic is judged by one."""
     name = judgement.statistic or ""
@@ -200,11 +216,6 @@ def _check_number(key: str, judgement: Judgement, metrics: Mapping[str, Metric])
         return
     if metrics[name].sense is not None and judgement.low is None and judgement.high is None:
         yield f"{key}.low, high: none, but its verdict is {judgement.verdict}, and {name} is judged by its interval"
-    shown = judgement.value
-    with suppress(ValueError):
-        shown = float((judgement.measured or "").partition(" ")[0])
-    if not isclose(shown, judgement.value, rel_tol=_SAME):
-        yield f"{key}.value: {judgement.value}, but {key}.measured is {judgement.measured}"
 
 
 def _check_bounds(key: str, judgement: Judgement) -> Iterator[str]:
@@ -221,3 +232,17 @@ def _check_bounds(key: str, judgement: Judgement) -> Iterator[str]:
         yield f"{key}.verdict: PASS, but {span} {judgement.unit} misses {judgement.threshold}"
     if judgement.verdict is Verdict.FAIL and met and (at_least is not None or at_most is not None):
         yield f"{key}.verdict: FAIL, but {span} {judgement.unit} meets {judgement.threshold}"
+
+
+def bounds_of(threshold: str | None, unit: str | None) -> dict[str, float]:
+    """The numbers of a threshold as programs read it, in a unit; empty where it is in other units."""
+    numbers: dict[str, float] = {}
+    for part in (threshold or "").split(" and "):
+        op, _, number = part.strip().partition(" ")
+        name = {">": "at_least", "<": "at_most"}.get(op[:1])
+        if name is not None and unit:
+            try:
+                numbers[name] = Quantity(number).to(unit).value
+            except ConfigError:
+                continue
+    return numbers

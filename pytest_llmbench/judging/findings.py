@@ -1,4 +1,4 @@
-"""Findings: remarks about a sane run and its slow node, for its owner. Verdicts are independent of them.
+"""Findings: remarks about a sane run, which change no verdict.
 
 Some report unlike steps: a mean that includes a longer warm-up, an evaluation or a drift is a poor forecast of the next
 steps. Steps on CPUs are exempt, as other processes make them unsteady. Steps that a framework skipped, because their
@@ -77,7 +77,7 @@ def findings(e: Evidence) -> tuple[str, ...]:
 
 
 def long_start(steady: Steady | None) -> Iterator[str]:
-    """Yield that more steps are left out at the start than the speed is judged by."""
+    """Yield a finding if more steps were left out at the start than were judged."""
     if steady is not None and steady.left_out > steady.judged:
         yield (
             f"the speed is that of the last {steady.judged} steps: the {steady.left_out} before them are left out as "
@@ -86,7 +86,7 @@ def long_start(steady: Steady | None) -> Iterator[str]:
 
 
 def unconfirmed(e: Evidence) -> tuple[str, ...]:
-    """Collect the unconfirmed facts behind this run's numbers, which stand in one place only."""
+    """Collect the facts behind this run's numbers that only one place of its logs shows."""
     return (*_of_a_log(e),) if e.kind == "command" else (*_unreported(e),)
 
 
@@ -94,7 +94,8 @@ def _of_a_log(e: Evidence) -> Iterator[str]:
     claimed = {claim.name for claim in e.series.claims}
     if e.series.world_size is None and "world_size" not in claimed and not e.series.nodes:
         yield f"no line gives the number of ranks, which is taken to be {e.topology.world_size}"
-    if not claimed & {"layers", "hidden_size", "parameters_of_rank", "parameters"}:
+    printed = {setting.name.rpartition(".")[2] for setting in e.series.settings}
+    if not (claimed | printed) & {"layers", "hidden_size", "parameters_of_rank", "parameters"}:
         yield f"no line describes the model, which is taken to be that of recipe {e.recipe.name}"
     if any(step.seconds for step in e.series.steps) and not _is_timed_twice(e):
         yield "the duration of a step stands in one place, without times, rates or an event file that agree with it"
@@ -146,7 +147,7 @@ def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -
         return None
     slow = [text for (what, unit), values in known.items() for text in _slow_nodes(what, unit, values, hosts)]
     compared = " and ".join(what for what, _ in known)
-    none = f"no node stands out by its GPUs' {compared}; links and storage are not in that"
+    none = f"no node stands out by its GPUs' {compared}; this leaves out links and storage"
     return f"slow node: {'; '.join(slow)}" if slow else none
 
 
@@ -201,7 +202,7 @@ def _capped(e: Evidence) -> Iterator[str]:
 
 
 def _awaited(e: Evidence) -> Iterator[str]:
-    """Yield that all ranks wait for gradients for longer than any link needs: the one they wait for is not here."""
+    """Yield a finding if all ranks wait for gradients longer than any link takes: a log is missing."""
     times, layout = e.series.times, e.recipe.parallelism
     if times is None or times.transfer_s is None or layout.sharding != "none" or layout.model_parallel_size > 1:
         return
@@ -237,7 +238,7 @@ def _far_from_peak(e: Evidence) -> Iterator[str]:
     if low:
         yield (
             f"matrix products reached less than {100 * _LEAST_OF_PEAK:g} % of the published peak of {peak:g} "
-            f"TFLOP/s: {listed(low)}: a share of the measured rate flatters"
+            f"TFLOP/s: {listed(low)}: a share of the measured rate looks better than it is"
         )
 
 

@@ -79,7 +79,7 @@ class GoldenLosses(Document):
     def _whole(self) -> Self:
         numbers = [golden.step for golden in self.steps]
         if len(self.runs) < LEAST_RUNS or not numbers or numbers != sorted(set(numbers)):
-            raise ValueError(f"golden losses take at least {LEAST_RUNS} runs, and each step once and in order")
+            raise ValueError(f"golden losses need at least {LEAST_RUNS} runs, and each step once and in order")
         if any((golden.tolerance == 0.0) != self.exact for golden in self.steps):
             raise ValueError("a tolerance is 0 in all steps, if the runs were the same in every bit, or in none")
         return self
@@ -133,7 +133,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     if there are too few runs, or they differ by more than repeats of one training.
     """
     if len(runs) < LEAST_RUNS:
-        raise ConfigError(f"{len(runs)} runs given: golden losses take at least {LEAST_RUNS}, better 5 or more")
+        raise ConfigError(f"{len(runs)} runs given: golden losses need at least {LEAST_RUNS}, better 5 or more")
     curves = {name: _losses(name, record.steps) for name, record in runs.items()}
     numbers = {tuple(curve) for curve in curves.values()}
     if len(numbers) > 1:
@@ -144,7 +144,7 @@ def golden_losses(runs: Mapping[str, RunRecord], date: str, resolution: float) -
     if not exact:
         if len(runs) < LEAST_DIFFERING:
             raise ConfigError(
-                f"the {len(runs)} runs differ: golden losses take at least {LEAST_DIFFERING} runs that differ, better "
+                f"the {len(runs)} runs differ: golden losses need at least {LEAST_DIFFERING} runs that differ, better "
                 f"5 or more; {LEAST_RUNS} are enough if they are the same in every bit"
             )
         _refuse_odd(curves)
@@ -230,7 +230,7 @@ def _losses(name: str, steps: Sequence[Step]) -> dict[int, float]:
 
 
 def _refuse_odd(curves: Mapping[str, Mapping[int, float]]) -> None:
-    """Refuse repeats that are copies, and one that is much further from the others than they are from each other."""
+    """Refuse copies among repeats, and a repeat that is an outlier."""
     same = [pair for pair in combinations(curves, 2) if curves[pair[0]] == curves[pair[1]]]
     if same:
         one, other = same[0]

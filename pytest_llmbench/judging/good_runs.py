@@ -1,4 +1,4 @@
-"""Good runs from which a threshold is calculated: checks of their records, and the speed of each run."""
+"""Good runs, from which a threshold is calculated: checks of their records, and the speed of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,6 @@ def machine_of(record: RunRecord, nameless: set[str]) -> AppliesTo:
 
 
 def _unusable(record: RunRecord) -> str | None:
-    """The reason why a run is without a measurement."""
     if record.simulated is not None:
         return f"it was made with --llmbench-simulate {record.simulated}: a fault was caused in it on purpose"
     problem = record.problem
@@ -115,7 +114,6 @@ def _unusable(record: RunRecord) -> str | None:
 
 
 def _unfit(run: GoodRun, statistics: Mapping[str, Statistic], wanted: Sequence[str]) -> Iterator[str]:
-    """Yield the reasons why one run is unfit for a threshold."""
     record = run.record
     if record.early is not None and record.early.ended_early:
         yield f"it was ended early, after {record.early.done} of {record.early.planned} steps"

@@ -88,8 +88,8 @@ def missed(
     References for another system, device (the GPU model as the driver names it, or `cpu`), or number of nodes or GPUs
     are skipped.
     """
-    #: finding above_reference: a number is above a bound of the system's file
-    #: finding below_reference: a number is below a bound of the system's file
+    #: finding above_reference: above a bound of the system's file
+    #: finding below_reference: below a bound of the system's file
     for reference, reading in product(references, readings):
         if reading.statistic != reference.statistic or not applies(reference, reading, system, device):
             continue

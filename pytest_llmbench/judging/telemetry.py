@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from pytest_llmbench.core.quantity import listed
+from pytest_llmbench.core.quantity import Quantity, listed
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 
 Better = Literal["higher", "lower"]
@@ -125,6 +126,33 @@ def gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> list[str]:
         *(f"{_named(numbers)} share {gpu}" for gpu, numbers in shared.items() if len(numbers) > 1),
         *(f"{_named(numbers)}: {gap}" for gap, numbers in reasons.items()),
     ]
+
+
+def energy_of(*records: RunRecord) -> str | None:
+    """Energy of all GPUs for each token, the mean of these runs, or `unknown: ` and the reason.
+
+    None for runs without GPUs, and for those without numbers.
+    """
+    values = []
+    for record in records:
+        if not record.gpus or record.problem is not None:
+            return None
+        metric = record.metrics.get("energy_per_token")
+        if metric is None:
+            which = f"run {record.key}: " if len(records) > 1 else ""
+            return f"unknown: {which}{_why_no_energy(record)}"
+        values.append(metric.value)
+    return str(Quantity(fmean(values), RULES["energy_per_token"].unit)) if values else None
+
+
+def _why_no_energy(record: RunRecord) -> str:
+    if record.early is not None and record.early.ended_early:
+        return "the run was ended early"
+    if not record.telemetry:
+        return "its log has no telemetry of the GPUs"
+    if reasons := gaps(record.telemetry, record.gpus):
+        return f"telemetry of its GPUs is incomplete: {first_of(reasons)}"
+    return "its log has no tokens"
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Rules about the way that NCCL sent data: each finding has NCCL's line as evidence, and its cure.
+"""Rules about the transport that NCCL used: each finding has NCCL's line as evidence, and a cure.
 
 They name the faults that slow all GPUs alike, which stay hidden when nodes are compared.
 """
@@ -58,7 +58,7 @@ class Wiring:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportFinding:
-    """One thing that is wrong with the way of the data."""
+    """A finding about the transport."""
 
     kind: TransportKind
     level: Level
@@ -201,7 +201,7 @@ def _far_cores(_: NcclLog, wiring: Wiring) -> Found:
 
 
 def _acs(log: NcclLog, wiring: Wiring) -> Found:
-    """Yield ACS where data goes over PCIe switches and is slow; a healthy rate shows that it does no harm."""
+    """Yield ACS if data goes over PCIe switches and is slow; with a healthy rate, ACS is harmless."""
     by_pcie = any(link.gdr or (link.kind == "P2P" and wiring.nvlink is False) for link in log.links)
     if wiring.acs and by_pcie and wiring.slow:
         bridges = counted(len(wiring.acs), "bridge")
@@ -350,7 +350,7 @@ def reasons(findings: Iterable[TransportFinding]) -> str:
 
 
 def why_unseen(log: NcclLog) -> str | None:
-    """The reason why the way of the data is unknown; None where it was seen."""
+    """The reason why the transport is unknown; None if it is known."""
     if log.seen:
         return None
     what = f"{log.lines} lines of NCCL name no channel" if log.lines else "NCCL printed no line"

@@ -1,4 +1,4 @@
-"""The beginning of a session of ours, as late as it can be.
+"""Begins a session of ours, as late as possible.
 
 Most sessions of pytest are without tests of ours, and the modules that make a session take a second to import. So the
 session begins while pytest is configured only where the user gave an option of ours, and otherwise with the first test

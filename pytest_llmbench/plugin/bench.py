@@ -55,7 +55,7 @@ class Waiter(Protocol):
         """Block until the run or check of that name has a record."""
 
     def repeat(self, series: str, number: int, look: int) -> None:
-        """Have runs made up to that number, for the look with that number; each has a record some time."""
+        """Request repeats up to that number. Each of them eventually gets a record."""
 
 
 class Bench:
@@ -149,7 +149,7 @@ class Bench:
         return own or self.recipes
 
     def check(self) -> None:
-        """Resolve everything the user named, and check that reports can be written."""
+        """Resolve all names that the user gave, and check that reports can be written."""
         _ = self.choices
         name = str(self.options.run_dir)
         if harmless(name) != name or {"\\", "\n"} & {*name}:  # to sbatch and srun it would be another name
@@ -166,7 +166,7 @@ class Bench:
             refuse_shared(self.options.run_dir)
 
     def take_over(self) -> None:
-        """With `--resume`, become the owner of the session, before any worker or test looks into its folder."""
+        """With `--resume`, take over the session before any worker or test reads its folder."""
         if self.options.resume is None or self._config.option.collectonly:
             return
         if self.settings.replay is not None:
@@ -183,7 +183,7 @@ class Bench:
 
     @cached_property
     def nodes_to_check(self) -> int:
-        """How many nodes checks are to look at."""
+        """Number of nodes to check."""
         settings = self.settings
         refuse_unknown(settings.system.name, {**settings.system.validation})
         return settings.nodes or 1
@@ -283,7 +283,7 @@ class Bench:
 
     @property
     def requires_verdict(self) -> bool:
-        """True if a run without a verdict on its speed fails the session: at scale full, green means fast enough."""
+        """True if a run without a verdict on its speed fails the session, as by default at scale full."""
         asked = self.options.require_verdict
         return asked == "yes" if asked is not None else self.settings.scale == "full"
 

@@ -1,4 +1,4 @@
-"""The small parts of a session of ours that pytest calls from its start on; idle until the session begins, if it does.
+"""Small parts that pytest calls from its start on; they are idle until a session of ours begins.
 
 So a session that begins with the first test of ours has missed nothing.
 """

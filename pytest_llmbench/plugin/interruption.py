@@ -1,4 +1,4 @@
-"""Signals and `--llmbench-session-time` end a session in order: hooks are complete, and every report is written."""
+"""Signals and `--llmbench-session-time` end a session in order, with all hooks and reports."""
 
 import contextlib
 import os
@@ -71,7 +71,7 @@ class Interruption:
         self._timer.start()
 
     def _reach(self, limit: str) -> None:
-        """Send the main thread a signal that it takes: only that ends a test's body that sleeps."""
+        """Send the main thread a signal, which alone ends a test body that sleeps."""
         with self._giving_back:
             if self._heard or self._timer is None:
                 return  # the session ends already
@@ -84,7 +84,7 @@ class Interruption:
         self._ask_to_end(f"ended by {limit}")
 
     def give_signals_back(self) -> None:
-        """Let signals mean what they meant before. Safe to call twice."""
+        """Restore the earlier handlers. Safe to call twice."""
         if self._timer is not None:
             self._timer.cancel()
         # A limit that is reached meanwhile would send a signal that ends this process.
@@ -146,7 +146,7 @@ class Interruption:
 
 
 def _let_go_of_terminals() -> None:
-    """Discard output to a terminal that hung up: each write would fail, and with it the reports."""
+    """Discard output to a terminal that hung up, where a failing write would end the reports."""
     for opened in list(Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(OSError):
             number = int(opened.name)

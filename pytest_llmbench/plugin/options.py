@@ -199,8 +199,7 @@ class Options:
         Section.WHERE, "The cluster, by name or by its YAML file", str, "NAME|FILE", "slurm or local", short=True,
     )  # fmt: skip
     gate: Literal["auto", "on", "off", "links"] = _words(
-        Section.WHERE, "Keep nodes that fail a check out of later work: links are not measured with them, runs go to "
-        "others or are skipped; links measures the links all the same",
+        Section.WHERE, "Keep nodes that fail a check out of later work; with links, links are measured all the same",
         "auto|on|off|links", "auto, on when checks and runs are selected",
     )  # fmt: skip
     quarantine: Path | None = _option(
@@ -216,21 +215,20 @@ class Options:
         parse_minutes, "TIME", "each recipe's time_limit", short=True,
     )  # fmt: skip
     max_wait: int | None = _option(
-        Section.SLURM, "Longest wait of each Slurm job in the queue, in Slurm's notation; one that waits longer is "
-        "cancelled", parse_minutes, "TIME",
+        Section.SLURM, "Longest wait of each Slurm job in the queue, in Slurm's notation", parse_minutes, "TIME",
     )  # fmt: skip
     scale: Literal["full", "smoke"] = _words(
         Section.WHAT, "The published configuration, or the same code at a tiny shape", "full|smoke", short=True
     )
     plan: bool = _flag("Print what would run, the scripts and the node-hours, and submit nothing", short=True)
     replay: ReplayedFolder | None = _option(
-        Section.WHAT, "Judge the logs in this folder instead of running anything; the recipes of today decide what had "
-        "to run, or, with as-recorded: before a session's folder, those in its records", ReplayedFolder.parse,
+        Section.WHAT, "Judge the logs in this folder instead of running anything, by the recipes of today or, "
+        "as-recorded, by those in a session's records", ReplayedFolder.parse,
         "[as-recorded:]DIR", short=True, ini=False,
     )  # fmt: skip
     resume: str | None = _option(
-        Section.WHAT, "Go on with a session whose process died: keep its finished runs, adopt its jobs, make the rest; "
-        "without a value, the newest that did not end", str, "SESSION", short=True, ini=False, bare=layout.NEWEST,
+        Section.WHAT, "Go on with a session whose process died; without a value, the newest that did not end",
+        str, "SESSION", short=True, ini=False, bare=layout.NEWEST,
     )  # fmt: skip
     run_dir: Path = _option(
         Section.WHAT, "Folder for records, scripts and logs; on a cluster, on a file system that all nodes share",
@@ -245,8 +243,7 @@ class Options:
         parse_minutes, "TIME",
     )  # fmt: skip
     budget: float | None = _option(
-        Section.WHAT, "Most GPU-hours that runs and checks may take by their time limits; a session that could take "
-        "more is refused", positive_hours, "HOURS",
+        Section.WHAT, "Most GPU-hours that runs and checks may take by their time limits", positive_hours, "HOURS",
     )  # fmt: skip
     repeat: int | None = _option(
         Section.WHAT, "Runs of each recipe, one after the other, that are judged together",
@@ -257,13 +254,10 @@ class Options:
         whole(0), "N", "0", value=0,
     )  # fmt: skip
     inconclusive: Literal["fail", "rerun", "warn"] = _words(
-        Section.WHAT, "If a threshold is too close to the measured number to decide: fail the test, make further runs "
-        "first, or skip it", "fail|rerun|warn",
+        Section.WHAT, "For a threshold too close to decide: fail the test, make further runs first, or skip it",
+        "fail|rerun|warn",
     )  # fmt: skip
-    early_verdict: bool = _flag(
-        "End a run as soon as every threshold of its tests is decided; looks come after 25, 35, 50 and 70 percent of "
-        "its steps"
-    )
+    early_verdict: bool = _flag("End a run as soon as every threshold of its tests is decided")
     require: Path | None = _option(
         Section.WHAT, "File of required verdicts: clauses of a contract and their tests", Path, "FILE"
     )
@@ -280,8 +274,8 @@ class Options:
         "uncertainty of both fails", Wanted.parse, "last[:N]|best|tag:NAME|commit:SHA",
     )  # fmt: skip
     simulate: Any = _option(
-        Section.WHAT, "Have a rank of each run cause a fault in that step, or all ranks a lasting one, to see that the "
-        "tests fail when they must", fault, "FAULT[@STEP]", ini=False,
+        Section.WHAT, "Cause a fault in a rank of each run in that step, or a lasting one in all ranks",
+        fault, "FAULT[@STEP]", ini=False,
     )  # fmt: skip
 
     allocation: Literal["session", "run"] | None = _words(
@@ -303,8 +297,8 @@ class Options:
         "14 not measured)", "usual|detailed",
     )  # fmt: skip
     live: Literal["auto", "on", "off"] = _words(
-        None, "Table of all runs while they go on: auto draws it on a terminal, without -s and outside of CI, and "
-        "writes plain lines anywhere else; on draws it on any terminal; off shows neither", "auto|on|off",
+        None, "Table of all runs while they go on: auto draws it on a terminal, without -s and outside of CI, and else "
+        "writes lines; off does neither", "auto|on|off",
     )  # fmt: skip
     report: Literal["yes", "no"] = _words(
         None, "Write the report of the session for people, report.html, into its folder", "yes|no"

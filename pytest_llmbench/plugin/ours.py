@@ -1,4 +1,4 @@
-"""Tests, folders and processes of ours, as far as they are known before a session begins."""
+"""Recognises tests, folders and processes of ours before a session begins."""
 
 import re
 from pathlib import Path
@@ -30,11 +30,11 @@ def is_session_folder(path: Path) -> bool:
 
 
 class FeasibilityWarning(pytest.PytestWarning):
-    """A threshold asks for more of the published peak than can be hoped for."""
+    """A threshold exceeds the share of the published peak that can be reached."""
 
 
 def keep_warning(config: pytest.Config) -> None:
-    """Keep the warning a warning where an ini file turns warnings into errors, which is meant for faults of code.
+    """Keep the warning from becoming an error by an ini file whose filter is meant for code.
 
     The line comes after those of the ini file and before `-W` on the command line, which is obeyed.
     """

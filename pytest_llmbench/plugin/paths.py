@@ -1,4 +1,4 @@
-"""Keeps pytest from taking its configuration from the folder of a path that belongs to an option of ours.
+"""Refuses paths of our options that may lead pytest to a foreign ini file.
 
 pytest decides on its ini file before it loads plugins, while `--system` is unknown to it: the FILE of `--system FILE`
 looks like a test to run. Written `--system=FILE`, it is one word that begins with a dash.

@@ -1,4 +1,4 @@
-"""All private names of pytest that this package uses. `tests/unit/plugin/test_pytest_private.py` tries each."""
+"""All private names of pytest that this package uses; `tests/unit/plugin/test_pytest_private.py` tests each."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

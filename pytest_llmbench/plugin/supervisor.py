@@ -1,4 +1,4 @@
-"""The side that owns the runs: the only process without xdist, the controller with it."""
+"""The process that owns the runs: the only one without xdist, the controller with it."""
 
 import time
 from collections.abc import Generator
@@ -187,7 +187,7 @@ class Supervisor:
         self.results.summarise(terminalreporter)
 
     def pytest_unconfigure(self) -> None:
-        """Stop even when the session broke down before it could finish."""
+        """Stop the runs, also if the session broke down before it could finish."""
         self._stop()
         self._end_live(int(pytest.ExitCode.INTERNAL_ERROR))
         self._interruption.give_signals_back()
@@ -227,7 +227,7 @@ class Supervisor:
             self._live.stop(self.results.word, exit_code)
 
     def take_signals(self, session: pytest.Session) -> None:
-        """A CI system ends a job with SIGTERM, a lost connection with SIGHUP: free the nodes, and report.
+        """Handle SIGTERM, by which CI systems end a job, and SIGHUP of a lost connection: free the nodes and report.
 
         `--llmbench-session-time` does the same when it is reached.
         """

@@ -158,7 +158,7 @@ class Controller:
         return Plan.model_validate_json(path.read_bytes()) if path.exists() else None
 
     def _end_the_loop(self) -> None:
-        """End xdist's loop after the first signal, between two of its events, where it is outside of all hooks.
+        """End xdist's loop after the first signal, between two of its events, outside of all hooks.
 
         The first worker that has collected tells which tests there are.
         """

@@ -1,1 +1,1 @@
-"""Parsers shared by engines and checks: they turn output into values, and survive any damage in it."""
+"""Parsers shared by engines and checks. They accept damaged output."""

@@ -110,6 +110,13 @@ class BadEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Lines that cannot all be true, in words; the first one is reported."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """Number of skipped steps so far, up to `step` of all steps."""
 
@@ -135,7 +142,8 @@ class Failed:
     words: str
 
 
-Item = StepLine | Total | Count | WorldSize | Node | Begun | LogInterval | Pause | BadEnd | Completed | Failed
+_OfRun = Total | Count | WorldSize | Node | Begun | LogInterval | BadEnd | Contradiction | Completed | Failed
+Item = StepLine | Pause | _OfRun
 
 
 @dataclass(frozen=True, slots=True)

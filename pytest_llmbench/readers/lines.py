@@ -1,8 +1,10 @@
 """Lines of a log as the framework wrote them: prefixes, colours and progress bars are removed."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -12,11 +14,19 @@ _LONGEST = 65536
 _TAIL = 65536
 _BLOCK = 1 << 17
 
+# How files of gzip, Zstandard, bzip2, xz, zip and UTF-16 begin.
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\xff\xfe", b"\xfe\xff")
+
 _LINE = re.compile(rb"[^\r\n]*[\r\n]")
 _ESCAPES = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]"  # colours, cursor movements
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
+    r"|\x1b[]_P^X][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles, times of Buildkite
     r"|\x1b[@-Z\\-_]"
+)
+# An object of JSON, or logfmt, around each line: Docker's files, `journalctl -o json`, Fluentd, Loki, clouds.
+_WRAPPED = re.compile(
+    r"""[^"{=]{0,200}\{.*?"(?:log|line|msg|message|MESSAGE|textPayload|body)" ?: ?("(?:[^"\\]|\\.)*") ?[,}].*$(?<=\})"""
+    r"""|[a-z]+=.*? msg=("(?:[^"\\]|\\.)*")"""
 )
 # A time that a launcher or a collector of logs puts before each line.
 _STAMP = re.compile(r"\s*(\[)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?(1)\]):? ", re.ASCII)
@@ -65,6 +75,15 @@ def read_lines(path: Path, needles: Callable[[], Sequence[bytes]] = tuple) -> It
         return
 
 
+def is_packed(path: Path) -> bool:
+    """Return whether a file is compressed, or text in UTF-16; its lines cannot be read."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(6).startswith(_PACKED)
+    return False
+
+
 def last_lines(path: Path) -> list[Line]:
     """Read the lines in the last 64 KiB of a file, at constant cost; their numbers count from the first line read."""
     try:
@@ -85,10 +104,18 @@ def split_prefix(text: str) -> tuple[str, str]:
     return source.strip(), text[end:]
 
 
+def unwrap(text: str) -> str:
+    """Return the line that a collector of logs put into an object of JSON or into logfmt; any other line as it is."""
+    if '"' in text and (match := _WRAPPED.match(text)):
+        with suppress(ValueError):
+            return str(json.loads(match[1] or match[2])).rstrip("\r\n")
+    return text
+
+
 def _lines(file: BinaryIO, name: str, needles: Callable[[], Sequence[bytes]] = tuple) -> Iterator[Line]:
     for raw, number, place, whole in pieces(file, needles):
         left = raw.lstrip(b"\0")  # a file that was truncated during writing has a hole of NULs
-        text = left.decode("utf-8", errors="replace")
+        text = unwrap(left.decode("utf-8", errors="replace"))
         source, text = split_prefix(_ESCAPES.sub("", text) if "\x1b" in text else text)
         # Digits may have been lost in a hole within the line.
         yield Line(text=text, source=source, file=name, number=number, place=place, whole=whole and b"\0" not in left)

@@ -137,6 +137,7 @@ class _Collected:
     _pausing: bool = False
     _paused: set[int] = field(default_factory=set)
     _bad_ends: dict[str, None] = field(default_factory=dict)
+    _contradiction: str | None = None
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[items.Said, Claim] = field(default_factory=dict)
@@ -211,6 +212,8 @@ class _Collected:
                 self._pausing = True
             case items.BadEnd(words=words):
                 self._bad_ends[words] = None
+            case items.Contradiction(words=words):
+                self._contradiction = self._contradiction or f"{line.file}:{line.number}: {words}"
 
     def take_cut_off(self, line: Line) -> None:
         """Keep Slurm's first message about the end of the run at its time limit."""
@@ -279,6 +282,7 @@ class _Collected:
             cut_off=self._cut_off[1] if self._cut_off and not self.completed else None,
             restarted=self._restarted,
             bad_ends=tuple(self._bad_ends)[:_MOST_REPORTED],
+            contradictions=(self._contradiction,) if self._contradiction else (),
             claims=tuple(self._claims.values()),
             settings=tuple(self._settings.values()),
             stamped=(min(first for first, _ in times), max(last for _, last in times)) if times else None,

@@ -1,4 +1,4 @@
-"""NCCL's own lines (`NCCL_DEBUG=INFO`): which way data went, over which NICs, by which algorithm, and what was set.
+"""Reads NCCL's log lines (`NCCL_DEBUG=INFO`): transport, NICs, algorithms and variables.
 
 The forms are those of NCCL 2.7 to 2.30. Lines of many ranks may be mixed, stand behind other prefixes, or share a line.
 An unknown part at the end of a line is accepted; a line that begins as one of the forms and goes on otherwise counts as
@@ -107,7 +107,7 @@ class _Text(NamedTuple):
 
 
 def read_nccl(lines: Iterable[str]) -> dict[str, NcclLog]:
-    """Read NCCL's lines, whatever stands between them, by the host that printed them."""
+    """Read NCCL's lines by the host that printed them; other lines between them are skipped."""
     reader = NcclReader()
     for line in lines:
         reader.take(line)

@@ -15,14 +15,15 @@ _FAILURE = re.compile(
     r"|Fatal Python error: "
     r"|\[E[\d :.]*ProcessGroup\w+\.cpp:\d+\]"  # torch's watchdog over collective operations
     r"|E\d{4} [\d:.]+ +\d+ torch/distributed/elastic/"
-    r"|CUDA out of memory"
+    r"|(?:CUDA|HIP) out of memory"
     r"|terminate called (?:after throwing|without an active)"
     r"|(?:[\w./-]+: )?(?:Memory access fault by GPU|(?:CUDA|HIP|NCCL|RCCL) error\b|HSA_STATUS_ERROR)"
     r"|FATAL: |(?:[\w./-]+: )?error while loading shared libraries|MPI_ABORT was invoked|Out of memory: Killed process"
     # glibc, as it aborts
     r"|(?:[\w./-]+: )?(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w|double free or corruption"
     r"|corrupted (?:size|double-linked)|\*\*\* (?:stack smashing|buffer overflow) detected"
-    r"|.{1,300}: Assertion .{1,300} failed)"
+    r"|.{1,300}[]:] Assertion .{1,300} failed)"  # of C, and of a kernel on a GPU
+    r"|\[[\w.-]+:\d+\] \*\*\* An error occurred in MPI_|mpirun noticed that process |docker: Error response "
     r"|(?:[\w./-]+: )?(?:line \d+: +)?(?:\d+ )?"  # a shell, of the signal that ended a program
     r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Killed|Aborted|Terminated)"
     r"(?: +\(core dumped\)|\s*$|\s{2})",
@@ -34,13 +35,21 @@ _KILLED = re.compile(
     r"|oom[-_]kill",
     re.ASCII,
 )
+# What a shell, a file system or NCCL reports, and a run may survive.
+_MAY_BE_HARMLESS = re.compile(
+    r"(?:\S+: ){1,4}.{0,200}(?:command not found|Permission denied|No such file or directory|No space left on device"
+    r"|Disk quota exceeded|Stale file handle|Input/output error)\s*$"
+    r"|.{0,99}\bNCCL WARN ",
+    re.ASCII,
+)
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
 # errors of ranks that lost a peer, and reports that a started program failed or was ended.
 _TELLS_LESS = (
     re.compile(r"E\d{4} ", re.ASCII),
     re.compile(r".*(?:[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|ncclRemoteError)", re.ASCII),
     re.compile(
-        r"srun: error: |(?:\w+\.)*(?:ChildFailedError|SignalException|CalledProcessError)\b|ERROR:torch\.distributed",
+        r"srun: error: |mpirun |(?:\w+\.)*(?:ChildFailedError|SignalException|CalledProcessError)\b"
+        r"|ERROR:torch\.distributed",
         re.ASCII,
     ),
 )
@@ -57,7 +66,9 @@ FAILURES = (
     b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
     b"Segmentation fault", b"ERROR", b"terminate called", b"Memory access fault", b"Illegal instruction",
     b"Floating point exc", b"Killed", b"Aborted", b"Terminated", b"SIG", b"signal", b"oom", b"FATAL", b"HSA_STATUS",
-    b"MPI_ABORT", b"(): ", b"corrupt", b"Assertion", b"smashing", b"overflow detected",
+    b"MPI_", b"mpirun", b"command not found", b"Permission denied", b"No such file", b"No space left", b"quota",
+    b"Stale file", b"NCCL WARN", b"HIP out of memory", b"(): ", b"corrupt", b"Assertion", b"smashing",
+    b"overflow detected",
 )  # fmt: skip
 
 
@@ -71,12 +82,14 @@ def number(text: str) -> float | None:
 
 def failure(text: str) -> str | None:
     """Return the line if a program or Slurm reports a failure with it; None for any other line."""
-    return text.strip() if _FAILURE.match(text) or _KILLED.search(text) else None
+    return text.strip() if any(p.match(text) for p in (_FAILURE, _MAY_BE_HARMLESS)) or _KILLED.search(text) else None
 
 
 def remoteness(words: str) -> int:
     """Rank the words of a failure by their distance from the cause: 0 for those of the failed program."""
-    return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), 0)
+    harmless = _MAY_BE_HARMLESS.match(words) and not _FAILURE.match(words)
+    last = len(_TELLS_LESS) + 1 if harmless else 0
+    return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), last)
 
 
 def cut_off(text: str) -> str | None:

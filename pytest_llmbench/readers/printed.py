@@ -1,4 +1,4 @@
-"""Finds the settings that programs print: in a column with dots, as the text of an object, or as YAML."""
+"""Finds the settings that programs print: in a column with dots, as the text of an object, as YAML or as JSON."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,13 +14,17 @@ _DOTTED = re.compile(
     re.ASCII,
 )
 # `OptimizerConfig(optimizer='adam', lr=0.005, bf16=False)`
-_OBJECT = re.compile(r"\b[A-Z]\w{0,60}Config\(([a-z_]\w{0,60}=.*)\)\s*$", re.ASCII)
+_OBJECT = re.compile(r"\b[A-Z]\w{0,60}(?:Config|Args)\(([a-z_]\w{0,60}=.*)\)\s*$", re.ASCII)
 _NEXT = re.compile(r", (?=[a-z_]\w{0,60}=)", re.ASCII)
 # `    num_layers: 12`, `    optim:` in front of a section, `    - 0.9` of a list; prose has blanks in its values.
 _YAML = re.compile(
     r"(\s{2,40})(?:(-) +|([a-z_][\w.-]{0,60}):(?: +(?!--)|$))"
-    r"([^\s'\"=]{1,100}|'[^']{0,100}'|\"[^\"]{0,100}\"|\$\{.{0,100}\})?\s*",
+    r"([^\s'\"=]{1,100}|'[^']{0,100}'|\"[^\"]{0,100}\"|\$\{.{0,100}\})?(?:  \(Mcore default: .{0,200}\))?\s*",
     re.ASCII,
+)
+# `    "seq_len": 64,`, `    "mode": {` in front of a section, `      "moe.router.gate"` of a list.
+_JSON = re.compile(
+    r"(\s{1,40})(?:\"([\w.-]{1,60})\": )?(?:\"([^\"]{0,100})\"|([\w.+-]{1,40}|\[\]|\{\})|[\[{]),?\s*", re.ASCII
 )
 # The claim that a setting makes, and how its text is read; None if it makes none.
 Table = Mapping[str, tuple[ClaimName, Callable[[str], int | float | str | None]]]
@@ -43,6 +47,12 @@ def in_yaml(text: str) -> Iterator[Printed]:
     """Yield the setting of a line of YAML, with the indent that finds its section, which is without a value."""
     if (match := _YAML.fullmatch(text)) and (match[3] or match[4]):
         yield Printed(match[2] or match[3], (match[4] or "").strip("'\""), indent=len(match[1]))
+
+
+def in_json(text: str) -> Iterator[Printed]:
+    """Yield the setting of a line of indented JSON, as `in_yaml` does for YAML."""
+    if (match := _JSON.fullmatch(text)) and (match[2] or match[3] or match[4]):
+        yield Printed(match[2] or "-", match[3] or match[4] or "", indent=len(match[1]))
 
 
 def with_claims(settings: Iterable[Printed], table: Table) -> Iterator[Said | Printed]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 _FEWEST_LINES, _SHARE = 4, 0.9
 _LONGEST, _MOST_ENDS = 300, 32
 _TOKEN = re.compile(r"[ \t]+|\w+|.", re.ASCII)
-_CLOSING = frozenset("]|:>)-#;,")
+_CLOSING = frozenset("]|:>)-#;,=")
 # A word with a digit may differ from line to line: a number, a time such as `26T10`, a host, or a pod's `7d9f8c`.
 _BLANKS, _NUMBERED, _WORD = r"[ \t]+", r"[A-Za-z_]*\d\w*", r"\w+"
 _FITS = {kind: re.compile(kind, re.ASCII).fullmatch for kind in (_BLANKS, _NUMBERED, _WORD)}

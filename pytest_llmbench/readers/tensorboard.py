@@ -108,7 +108,6 @@ def _parse_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int,
 
 
 def _parts(message: Iterable[WireField], *path: int) -> Iterator[bytes]:
-    """Yield the bytes under a path of field numbers."""
     for part in message:
         if part.number == path[0] and part.kind == LENGTH:
             if len(path) == 1:

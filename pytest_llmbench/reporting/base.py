@@ -17,20 +17,13 @@ from pytest_llmbench.session.refusals import refused_records
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinishedSession:
-    """A session after its last verdict.
-
-    Attributes:
-        folder: folder of its records and logs, in which a report may write.
-        planned: the tasks that its tests waited for.
-        runs: the records of its runs by key, each with the verdicts of its tests.
-        checks: the records of its checks by name.
-    """
+    """A session after its last verdict."""
 
     id: str
-    folder: Path
-    planned: Plan
-    runs: Mapping[str, RunRecord]
-    checks: Mapping[str, HealthRecord]
+    folder: Path  # folder of its records and logs, in which a report may write
+    planned: Plan  # the tasks that its tests waited for
+    runs: Mapping[str, RunRecord]  # the records of its runs by key, each with the verdicts of its tests
+    checks: Mapping[str, HealthRecord]  # the records of its checks by name
 
 
 def read_finished(folder: Path, law: Law | None = None) -> FinishedSession:

@@ -1,4 +1,4 @@
-"""Batches: the runs of one recipe on groups of nodes, as the evaluator of the recipe's source writes them to a file."""
+"""Batches: runs of one recipe on groups of nodes, in the file that the evaluator of its source writes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

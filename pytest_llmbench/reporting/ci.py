@@ -22,7 +22,7 @@ _MOST_ROWS, _MOST_CAUSES, _LONGEST = 200, 20, 300
 _MOST_ALIKE = 4  # nodes with the same verdict of a check that have a row each
 _ORDER = ("ERROR", "FAIL", "INCONCLUSIVE", "INCOMPLETE", "XFAIL", "SKIP", "PASS")
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
-_COLUMNS = ("Verdict", "Test", "Hosts", "Measured", "Bound", "Record")
+_COLUMNS = ("Verdict", "Test", "Hosts", "Measured", "Energy", "Bound", "Record")
 _TO_DO = {
     "ERROR": "Read the record and the log of the run: it cannot be judged before its problem is solved.",
     "FAIL": "Look at the cause and the hosts: run the checks on these nodes, and repeat the run on others.",
@@ -51,7 +51,7 @@ def evidence_lines(row: CaseRow, records: str) -> Iterator[str]:
     yield f"interval: {interval}"
     yield f"hosts: {', '.join(_hosts(row)) or 'none'}"
     yield f"record: {records}/{row['record']}" if row.get("record") else "record: none"
-    for name in ("reason", "cause", "severity", "action", "simulated", "as_recorded"):
+    for name in ("energy", "reason", "cause", "severity", "action", "simulated", "as_recorded"):
         if row.get(name):
             yield f"{name}: {' '.join(harmless(str(row[name])).split())}"
 
@@ -82,7 +82,7 @@ def _place(row: CaseRow, root: Path) -> dict[str, str]:
     if not row.get("file"):
         return {}
     path = root / str(row["file"])
-    checkout = os.environ.get("GITHUB_WORKSPACE")  #: variable GITHUB_WORKSPACE: files of annotations are relative to it
+    checkout = os.environ.get("GITHUB_WORKSPACE")
     known = path.relative_to(checkout) if checkout and path.is_relative_to(checkout) else Path(str(row["file"]))
     return {"file": known.as_posix(), **({"line": str(row["line"])} if row.get("line") else {})}
 
@@ -118,15 +118,20 @@ def summary(verdict: SessionVerdict, rows: Sequence[CaseRow], records: str, note
         yield from (f"- {markdown(note)}" for note in notes)
     if not rows:
         return
+    columns = [name for name in _COLUMNS if name != "Energy" or any(row.get("energy") for row in rows)]
     shown = _merge(sorted(rows, key=lambda row: (_rank(row), "," in str(row.get("hosts")))))
     yield ""
-    yield f"| {' | '.join(_COLUMNS)} |"
-    yield f"|{'---|' * len(_COLUMNS)}"
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
     for row in shown[:_MOST_ROWS]:
         hosts = _hosts(row)
         places = f"{', '.join(hosts[:4])}{f' and {len(hosts) - 4} more' if len(hosts) > 4 else ''}"
-        cells = (row["verdict"], row["test"], places, _format_measured(row), _format_bound(row), row.get("record"))
-        yield f"| {' | '.join(markdown(str(cell or '')) for cell in cells)} |"
+        cells = (
+            row["verdict"], row["test"], places, _format_measured(row), row.get("energy"), _format_bound(row),
+            row.get("record"),
+        )  # fmt: skip
+        of_columns = (cell for name, cell in zip(_COLUMNS, cells, strict=True) if name in columns)
+        yield f"| {' | '.join(markdown(str(cell or '')) for cell in of_columns)} |"
     if len(shown) > _MOST_ROWS:
         yield ""
         yield f"{len(shown) - _MOST_ROWS} more tests are in `junit.xml`."

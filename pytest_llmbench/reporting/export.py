@@ -17,8 +17,9 @@ from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Record, Verdict
+from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.base import FinishedSession
 
 # The suffix of a metric's name by the dimension of its unit. Values are in the dimension's base unit.
@@ -33,7 +34,9 @@ _SUFFIXES = {
 _STEP_COLUMNS = ("step", "interval", "seconds", "tokens", "samples", "loss", "grad_norm", "peak_memory_bytes")
 # The columns of each CSV table.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "statistics": ("session", "system", "run", "recipe", "nodes", "gpus", "statistic", "value", "unit", "low", "high"),
+    "statistics": (
+        "session", "system", "run", "recipe", "nodes", "gpus", "statistic", "value", "unit", "low", "high", "reason",
+    ),
     "steps": ("session", "system", "run", *_STEP_COLUMNS),
     "verdicts": (
         "session", "system", "about", "name", "test", "verdict", "statistic", "measured", "value", "unit", "low",
@@ -46,21 +49,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 class Sample(NamedTuple):
-    """One number of OpenMetrics.
+    """One number of OpenMetrics."""
 
-    Attributes:
-        name: of its family, without the unit.
-        unit: suffix of the name, such as `seconds`; empty for a count.
-        help: meaning of the family.
-        value: finite, in that unit.
-        labels: of its run, check or node.
-    """
-
-    name: str
-    unit: str
-    help: str
-    value: float
-    labels: Mapping[str, str]
+    name: str  # of its family, without the unit
+    unit: str  # suffix of the name, such as `seconds`; empty for a count
+    help: str  # meaning of the family
+    value: float  # finite, in that unit
+    labels: Mapping[str, str]  # of its run, check or node
 
 
 def write_metrics(session: FinishedSession, path: Path) -> None:
@@ -95,6 +90,9 @@ def samples_of(session: FinishedSession) -> list[Sample]:
         for name, metric in run.metrics.items():
             about = f"Statistic {name} of a run."
             samples += _in_base_unit(f"llmbench_run_{name}", about, metric.value, metric.unit, labels)
+        if reason := _why_no_energy(run):
+            about = "1 for a run on GPUs whose energy is unknown, with the reason."
+            samples.append(Sample("llmbench_run_energy_unknown", "", about, 1, {**labels, "reason": reason}))
     for check in session.checks.values():
         for reading in check.report.readings:
             labels = {"check": check.check, "node": reading.host or "", "subject": reading.subject}
@@ -140,6 +138,12 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
         yield Sample("llmbench_session_end_timestamp", "seconds", about, max(ends), {})
 
 
+def _why_no_energy(run: RunRecord) -> str:
+    """The reason why the energy of a run on GPUs is unknown; empty if it is known, or without GPUs."""
+    _, unknown, reason = (energy_of(run) or "").partition("unknown: ")
+    return reason if unknown else ""
+
+
 def _in_base_unit(name: str, about: str, value: float, unit: str, labels: Mapping[str, str]) -> Iterator[Sample]:
     try:
         base, suffix = Quantity(value, unit).base, _SUFFIXES[UNITS[unit][0]]
@@ -168,13 +172,15 @@ def write_csv(session: FinishedSession, folder: Path) -> list[Path]:
 
 
 def _rows(session: FinishedSession) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row with the name of its table."""
     for run in session.runs.values():
         about = {"session": run.session, "system": run.system, "run": run.key}
+        machine = {"recipe": run.recipe.name, "nodes": run.nodes, "gpus": run.gpus}
         for name, metric in run.metrics.items():
             numbers = metric.model_dump(include={"value", "unit", "low", "high"})
-            machine = {"recipe": run.recipe.name, "nodes": run.nodes, "gpus": run.gpus}
             yield "statistics", {**about, **machine, "statistic": name, **numbers}
+        if reason := _why_no_energy(run):
+            unknown = {"statistic": "energy_per_token", "unit": "J/token", "reason": reason}
+            yield "statistics", {**about, **machine, **unknown}
         for step in run.steps:
             yield "steps", {**about, **{name: getattr(step, name) for name in _STEP_COLUMNS}}
     for check in session.checks.values():

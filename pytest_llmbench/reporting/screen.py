@@ -1,4 +1,4 @@
-"""A terminal with a block of lines that is redrawn, under all other output."""
+"""A block of lines that is redrawn below all other output of a terminal."""
 
 import threading
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _MOST = 4096
 
 
 class BlockScreen:
-    """Stands in for the file of pytest's terminal writer: each write to it takes the block away first.
+    """Replaces the file of pytest's terminal writer, and clears the block before each write.
 
     The block begins on a line of its own. An unfinished line above it, such as a row of dots, is written again when the
     block goes, so that it goes on where it was. Writers may be in several threads.
@@ -51,7 +51,7 @@ class BlockScreen:
             self._drawn, self._width = [_visible(line) for line in lines], width
 
     def clear(self, width: int | None = None) -> None:
-        """Take the block away."""
+        """Clear the block."""
         with self._lock:
             if self._drawn:
                 self.file.write(self._erase(width))

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmbench.core.quantity import bounds_for_people, for_people, listed
 
-_COLUMNS = ("run", "nodes", "statistic", "measured", "threshold", "verdict", "reference")
+_COLUMNS = ("run", "nodes", "statistic", "measured", "energy", "threshold", "verdict", "reference")
 _VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
 # Shown for a check that passes without a bound on its measured values.
 NO_BOUND = "no bound"
 # Properties of a run that are under its first test.
-_OF_RUN = {"findings": "finding", "unconfirmed": "unconfirmed", "settings": "settings"}
+_OF_RUN = {"findings": "finding", "unconfirmed": "unconfirmed", "settings": "settings", "energy": "energy"}
 # Consecutive tests that share these have their reason under the last of them.
 _ALIKE = ("verdict", "reason", "cause", "run_record")
 
@@ -26,11 +26,13 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         rows: the properties of each test's report. A missing number is an em dash.
         width: of the terminal; the names of references are left out if the table would be wider.
     """
-    table = [_COLUMNS, *(tuple(_cell(row, column) for column in _COLUMNS) for row in rows)]
+    known = any(row.get("energy") and not _is_unknown(row["energy"]) for row in rows)
+    columns = [name for name in _COLUMNS if name != "energy" or known]
+    table = [columns, *([_cell(row, column) for column in columns] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     if sum(widths) + 2 * len(widths[1:]) > width or not any(row.get("reference") for row in rows):
         del widths[-1]
-    yield "", _line(_COLUMNS, widths)
+    yield "", _line(columns, widths)
     followings: list[Mapping[str, object]] = [*rows[1:], {}]
     shown: set[object] = set()
     for row, cells, following in zip(rows, table[1:], followings, strict=False):
@@ -38,7 +40,7 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         yield verdict, _line(cells, widths)
         notes = []
         for key, title in _OF_RUN.items():
-            if row.get(key) and (row.get("run"), key) not in shown:
+            if row.get(key) and (key != "energy" or _is_unknown(row[key])) and (row.get("run"), key) not in shown:
                 shown.add((row.get("run"), key))
                 notes.append(("SKIP", f"{title}: {row[key]}"))
         notes.append(("SKIP", str(row.get("steady_part", ""))))
@@ -78,9 +80,15 @@ def _cell(row: Mapping[str, object], column: str) -> str:
     if column == "measured":
         value = row.get("value")
         return f"{for_people(value)} {row['unit']}" if isinstance(value, float | int) else "—"
+    if column == "energy" and _is_unknown(row.get(column)):
+        return "unknown"
     if column == "threshold":
         return bounds_for_people(str(row.get(column) or "—"), floor=row.get("floor"))
     return str(row.get(column, "—")) or "—"
+
+
+def _is_unknown(energy: object) -> bool:
+    return str(energy).startswith("unknown")
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

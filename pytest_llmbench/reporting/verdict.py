@@ -64,7 +64,7 @@ class SessionOutcome:
 
 
 def decide(outcome: SessionOutcome) -> tuple[Word, str]:
-    """The worst word that holds for the session, with its reason; `pass` only if a test passed and all others do too.
+    """The worst word that applies to the session, with its reason; `pass` only if nothing else applies.
 
     An unknown verdict is `broken`, and so is an exit code other than 0 without a verdict that explains it.
     """

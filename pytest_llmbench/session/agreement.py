@@ -1,4 +1,4 @@
-"""Whether the files of a session's folder that have something about a run agree with its record.
+"""Compares the files of a session's folder about a run with its record.
 
 Logs are left to `replay`, which computes the record again; everything else is compared here.
 """
@@ -22,7 +22,7 @@ from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.session.folder import read_plan
+from pytest_llmbench.session.folder import KeptSystem, read_plan
 from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_file, read_journal
 from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
@@ -52,13 +52,22 @@ class Agreement:
         if isinstance(record, RunRecord):
             known = known_statistics(record.recipe)
             own = [f"the record contradicts itself: {text}" for text in contradictions(record, known)]
-            own += [*self._of_plan(record), *self._of_live(record), *self._of_launch(record)]
+            own += [*self._of_plan(record), *self._of_live(record), *self._of_launch(record), *self._of_metrics(record)]
+        if self._system not in {None, record.system}:
+            own.append(f"{layout.SYSTEM}: its system is {self._system}, in the record {record.system}")
         return [*own, *self._of_journal(record), *self._of_verdicts(record)]
 
     @cached_property
     def _runs(self) -> Mapping[str, RunSpec] | None:
         with suppress(ConfigError):
             return {run.key: run for run in self._plan.runs}
+        return None
+
+    @cached_property
+    def _system(self) -> str | None:
+        path = self._folder / layout.SYSTEM
+        with suppress(ConfigError, OSError):
+            return KeptSystem.read(path.read_bytes(), str(path)).name
         return None
 
     @cached_property
@@ -110,6 +119,19 @@ class Agreement:
             yield f"{layout.PLAN}: no early verdict was asked for, and the record has one at step {record.early.look}"
         if planned.repeat != record.repeat:
             yield f"{layout.PLAN}: it is run {planned.repeat} of its series, in the record run {record.repeat}"
+
+    def _of_metrics(self, record: RunRecord) -> Iterator[str]:
+        """Compare the numbers of verdicts with the run's own, where it is judged alone."""
+        runs = self._folder / layout.FOLDERS["run"]
+        if self._runs is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
+            return
+        alone = {test.test for test in self._plan.tests if test.run == record.key and test.repeats == 1}
+        for judgement in self._judged(record):
+            metric = record.metrics.get(judgement.statistic or "")
+            if metric is None or judgement.value is None or judgement.unit != metric.unit:
+                continue
+            if judgement.test in alone and not same(judgement.value, metric.value):
+                yield f"{judgement.test}: it judged {judgement.measured}, and {judgement.statistic} is {metric.value}"
 
     def _of_journal(self, record: Record) -> Iterator[str]:
         name, events = layout.JOURNAL, self._events

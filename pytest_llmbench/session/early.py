@@ -1,4 +1,4 @@
-"""Early verdicts: looks at a run that goes on, and its end as soon as every threshold of its tests is decided."""
+"""Early verdicts: looks at a running run, which ends as soon as every threshold of its tests is decided."""
 
 import math
 import time
@@ -76,7 +76,7 @@ class Looking:
         self._ahead = [] if self._whole else list(looks(recipe.steps, recipe.warm_up.steps)[:-1])
 
     def look(self, step: int) -> bool:
-        """Look at the run if its last `step` makes it time to; return True if its ranks were asked to end just now."""
+        """Look at the run if its last `step` has reached a look; return True if its ranks were just asked to end."""
         if not self._ahead or step < self._ahead[0] or time.monotonic() < self._again:
             return False
         self._again = time.monotonic() + _AGAIN_S

@@ -36,13 +36,13 @@ JOB_ENDS: dict[JobState, ProblemKind] = {
     JobState.CANCELLED: "job_cancelled",  #: problem job_cancelled: the Slurm job was cancelled from outside
     JobState.TIMEOUT: "job_timeout",  #: problem job_timeout: the Slurm job reached its time limit
     JobState.NODE_FAIL: "job_node_fail",  #: problem job_node_fail: a node failed; the message names it
-    #: problem job_preempted: a job of higher priority took the nodes, at once or after a grace time
+    #: problem job_preempted: a job of higher priority took the nodes
     JobState.PREEMPTED: "job_preempted",
-    #: problem job_suspended: the Slurm job was suspended during the run, even if it was resumed before the end
+    #: problem job_suspended: the Slurm job was suspended during the run
     JobState.SUSPENDED: "job_suspended",
     JobState.OUT_OF_MEMORY: "job_out_of_memory",  #: problem job_out_of_memory: a task used too much memory
     JobState.LOST: "job_lost",
-}  #: problem job_lost: Slurm no longer knows the job, stopped answering for it, requeued it, or gave its id to another
+}  #: problem job_lost: Slurm forgot the job, stopped answering for it, requeued it, or reused its id
 # Failures of healthy ranks after another one is gone.
 _AFTERSHOCKS = ("connection", "peer", "socket", "broken pipe", "nccl", "timed out", "ownergone", "keyboardinterrupt")
 _OUTPUT = Path(layout.OUTPUT).name
@@ -82,7 +82,7 @@ def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> s
 
 
 def cause(outcome: Outcome) -> Problem | None:
-    """Problem of a run apart from its log."""
+    """The problem of a run, its log left aside."""
     if outcome.status.state is JobState.SUSPENDED:
         return _job_problem(outcome)
     if (problem := problem_of(outcome.driver)) is not None or outcome.cut_off is not None:
@@ -94,7 +94,7 @@ def cause(outcome: Outcome) -> Problem | None:
 
 
 def _stand_still(outcome: Outcome) -> Problem | None:
-    """Problem of a run that the watch ended: its ranks are gone if a node of it was started again meanwhile."""
+    """The problem of a run that the watch ended; a node that was restarted meanwhile explains missing ranks."""
     problem = outcome.ended_by_us
     return (problem and problem.kind in {"hang", "no_end", "no_start"} and _restarted(outcome)) or problem
 
@@ -131,7 +131,7 @@ def _driver_problem(outcome: Outcome) -> Problem | None:
         return Problem(kind="rank_died", message=message, log=str(output))
     if driver.exit_code != 0 and outcome.series.completed is None:
         said = outcome.series.failure or last_words(output) or "it printed nothing"
-        #: problem command_failed: the script failed before its log proves that all work was done
+        #: problem command_failed: the script failed before its log proves all work
         message = f"its script ended with exit code {driver.exit_code}: {said}; {outcome.reached}"
         return Problem(kind="command_failed", message=message, log=str(output))
     return None
@@ -177,8 +177,7 @@ def _started_again(outcome: Outcome) -> Problem | None:
         how = f"{who} refused to begin again, and the first start had not done all its work"
     else:
         how = f"it has {', '.join(job.hosts)} now, and the first start was on {', '.join(elsewhere)}"
-    #: problem started_again: Slurm started the run's job a second time, after its controller had forgotten the first
-    #:  start; the second measures nothing
+    #: problem started_again: Slurm's controller forgot the first start of the job; the second measures nothing
     message = (
         f"Slurm started {job.title} a second time (its controller was killed before it had saved the first?): {how}"
     )
@@ -231,7 +230,7 @@ def _rank_problem(outcome: Outcome) -> Problem | None:
 
 
 def _died_silently(outcome: Outcome, silent: Sequence[RankInfo]) -> Problem:
-    #: problem rank_died: a rank ended with an error, or without a word; the message names it
+    #: problem rank_died: a rank ended with an error, or was killed; the message names it
     words = outcome.job.last_words()
     ranks = set[int]().union(*(ended.ranks for ended in first_to_end(words)))
     first = [info for info in silent if info.rank in ranks] or silent
@@ -282,7 +281,7 @@ def conclude(outcome: Outcome, settings: Settings) -> RunOutcome:
     problem, driver = cause(outcome) or first_problem(evidence), outcome.driver
     due = settings.simulate is not None and settings.simulate.step is not None
     if problem is None and due and strikes(outcome.folder) is None:
-        #: problem not_struck: the fault of `--llmbench-simulate` never struck: the run ended before, or cannot have it
+        #: problem not_struck: the fault of `--llmbench-simulate` never struck
         message = f"--llmbench-simulate {settings.simulate} never struck: the run ended before; name an earlier step"
         problem = Problem(kind="not_struck", message=message)
     provenance = dict(driver.provenance) if driver is not None else {}

@@ -1,4 +1,4 @@
-"""Following a run under way: its state by Slurm and by its log, and its end."""
+"""Follows a run to its end, by Slurm and by its log."""
 
 import time
 from collections.abc import Callable
@@ -100,7 +100,7 @@ class Follower:
         return QueueLimit(self.slurm, self.settings.max_wait_min)
 
     def look_after(self, active: Active) -> Ended | None:
-        """Take one look at a run: end it where it has to be ended, and return its end, or None while it goes on."""
+        """Look at a run once: end it if necessary, and return its end; None while it goes on."""
         status = active.job.status()
         if status.state is JobState.PENDING:
             active.pending_reason, active.starts, active.started = status.reason, status.starts, None
@@ -232,7 +232,7 @@ class Follower:
         return status
 
     def _describe_pause(self, active: Active, job: OurJob) -> str:
-        """The evidence that a job stood still, where its controller is silent about it; else empty."""
+        """Evidence that a job was suspended, if the controller is silent about it; else empty."""
         # sacct's sum includes suspensions from before this run began, and is useless after one.
         seconds = None if active.marks.suspended else self.slurm.suspended_s(job)
         if seconds:

@@ -108,7 +108,7 @@ def refusals(recipe: Recipe, settings: Settings) -> Iterator[str]:
 
 
 def doubts(recipe: Recipe, settings: Settings) -> Iterator[str]:
-    """Yield what may make a run fail, or slow, on this system."""
+    """Yield reasons why a run may fail, or be slow, on this system."""
     gpu, topology = settings.system.gpu, settings.topology(recipe)
     needed = memory(recipe, topology, gpu) if gpu is not None else None
     if gpu is not None and needed is not None and needed.least <= gpu.memory_gib * GIB < needed.estimate / FULL:
@@ -240,7 +240,7 @@ def outlook_of_check(name: str, settings: Settings) -> Iterator[str]:
 
 
 def contradictions(system: System) -> Iterator[str]:
-    """Yield what in a system's file matches nothing of the system itself, or not what is published of its GPU."""
+    """Yield entries of a system's file that contradict the system itself or its GPU's data sheet."""
     yield from doubtful_gpu(system.gpu) if system.gpu is not None else ()
     places = {f"references: {recipe}": references for recipe, references in system.references.items()}
     places |= {f"validation: {check}": own.references for check, own in system.validation.items()}
@@ -281,7 +281,7 @@ def _condition(reference: Reference, settings: Settings) -> str:
 
 
 def _cure(recipe: Recipe, settings: Settings, topology: Topology) -> str:
-    """Say on how many nodes a run fits, and can run."""
+    """Name the numbers of nodes on which a run fits and can run."""
     gpu, engine = settings.system.gpu, get_engine(recipe.engine)
     if recipe.gradient_accumulation_steps is not None:
         recipe = recipe.model_copy(update={"global_batch_size": None})  # it grows with the ranks

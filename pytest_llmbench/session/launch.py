@@ -1,4 +1,4 @@
-"""Starting a run, or a probe of a check: its task on disk, then its processes, on the session's cluster."""
+"""Starts a run, or a probe of a check: writes its task, then starts its processes on the cluster."""
 
 import socket
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The law: recipes of the one who judges, with which the recipe in a run's record is compared."""
+"""The law: today's recipes, with which the recipe in a run's record is compared."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ class Law:
         return [f"{counted(number, 'run')}: {note}" for note, number in notes.items()]
 
     def _note_on_nodes(self, ran: Recipe, topology: Topology) -> str:
-        """Its record leaves out whether it was asked to be on another number of nodes than its recipe is for."""
+        """Note a number of nodes other than the recipe's, because the record lacks the requested number."""
         today = self.recipes[ran.name, ran.scale]
         if (due := published_nodes(today)) in {None, topology.nodes} or self.nodes(today):
             return ""

@@ -1,4 +1,4 @@
-"""The plan: jobs, scripts, node-hours, and impossible runs, before anything is submitted."""
+"""Describes the plan before anything is submitted: jobs, scripts, node-hours and impossible runs."""
 
 import os
 import shlex
@@ -39,7 +39,7 @@ def describe(
     required: bool,
     session_min: int | None,
 ) -> tuple[list[str], bool]:
-    """Describe a plan: each job, its script and node-hours, and the sum; and whether a session of it could be green.
+    """Describe a plan: each job with script and node-hours, the sum, and whether such a session could pass.
 
     Args:
         plan: runs and checks.

@@ -6,8 +6,9 @@ a record was under way when that session was killed, or never began: it is judge
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal, Self
 
@@ -20,7 +21,9 @@ from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
 from pytest_llmbench.core.files import make_folder, refuse_special_files
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, Record, RunOutcome, RunRecord, RunTraces
 from pytest_llmbench.core.schema import Strict, validate
@@ -30,10 +33,13 @@ from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.recount import differences
-from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
+from pytest_llmbench.judging.references import applied
+from pytest_llmbench.judging.sanity import Evidence, Origin, claims, first_problem, world_size
+from pytest_llmbench.readers.lines import is_packed
 from pytest_llmbench.session.agreement import Agreement, read_task
 from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identity, with_expectations
 from pytest_llmbench.session.folder import read_plan, record_files
+from pytest_llmbench.session.forecast import machine_of
 from pytest_llmbench.session.law import Law, published_nodes
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
@@ -60,7 +66,7 @@ class ReplayFacts(Strict):
     ended: Literal["steps", "time_limit"] = "steps"
     """`time_limit` for a run that was meant to be cut off at its limit, and was.
 
-    It needs a recipe with `end: time_limit`, and is superfluous where the log has Slurm's own line about it.
+    It needs a recipe with `end: time_limit`.
     """
     wall_s: PositiveFloat | None = None
     """Seconds from launch to end; the steps must not add up to more."""
@@ -103,24 +109,64 @@ def _runs_by_recipe(folder: Path, recipes: Mapping[str, Recipe], settings: Setti
             if path.name in recipes or path.stem in recipes:
                 raise ConfigError(f"--replay: {path} is a file: put it into a folder {folder}/<recipe>/")
             continue
-        recipe = find_recipe(path.name, recipes, path)
-        runs = _runs_of(path, recipe)
+        of_engine = [recipe for recipe in recipes.values() if recipe.engine == path.name]
+        candidates = of_engine if path.name not in recipes and of_engine else [find_recipe(path.name, recipes, path)]
+        runs = _runs_of(path, candidates[0])
         for number, logs in enumerate(runs, start=1):
+            recipe, replayed = _find_nearest(logs, path, candidates, settings)
             key = recipe.name if len(runs) == 1 else f"{recipe.name}-group{number}"
-            replayed = _read_facts(logs, path, recipe, settings)
             group = None if len(runs) == 1 else number
             yield RunSpec(key=key, recipe=recipe.on(replayed.topology), group=group, replayed=replayed)
 
 
 def _runs_of(folder: Path, recipe: Recipe) -> list[Path]:
-    """The runs under a recipe's folder: a folder each, a log each where the engine keeps them so, or the folder.
+    """The runs under a recipe's folder: a folder each, a log each where the engine has them so, or the folder.
 
     An empty folder counts as a run whose log is missing.
     """
     there = [path for path in _list_visible(folder) if path.name != FACTS_FILE]
+    each = get_engine(recipe.engine).log_per_run
     if there and all(path.is_dir() for path in there):
-        return there
-    return (sorted(folder.glob("*.log")) if get_engine(recipe.engine).log_per_run else []) or [folder]
+        return [run for path in there for run in _runs_of(path, recipe)] if each else there
+    return [path for path in there if each and fnmatch(path.name, each)] or [folder]
+
+
+def _find_nearest(
+    logs: Path, folder: Path, candidates: Sequence[Recipe], settings: Settings
+) -> tuple[Recipe, Replayed]:
+    """The recipe that what is known of a run fits, or the one from which it differs least, and the run's facts.
+
+    Raises:
+        ConfigError: it fits several.
+    """
+    if len(candidates) == 1:
+        return candidates[0], _read_facts(logs, folder, candidates[0], settings)
+    engine = get_engine(candidates[0].engine)
+    series = engine.read(logs, candidates[0])
+    found = []
+    for recipe in candidates:
+        replayed = _read_facts(logs, folder, recipe, settings)
+        evidence = Evidence(
+            recipe=recipe.on(replayed.topology), topology=replayed.topology, hosts=(), wall_s=None, series=series,
+            asks=engine.asks(recipe, replayed.topology), compared=engine.compare(recipe, replayed.topology, series),
+        )  # fmt: skip
+        unlike = [problem.message for check in (claims, world_size) for problem in check(evidence)]
+        machine = machine_of(settings, recipe, replayed.topology, replayed.gpu or "unknown GPUs")
+        rows = [reference for reference in recipe.references if reference.applies_to is not None]
+        if not any(isinstance(applied(reference, machine), Reference) for reference in rows):
+            unlike.append(f"it has no reference for {machine}")
+        found.append((unlike, recipe, replayed))
+    unlike, recipe, replayed = min(found, key=lambda candidate: len(candidate[0]))
+    fitting = [candidate.name for differences, candidate, _ in found if not differences]
+    if len(fitting) > 1:
+        raise ConfigError(
+            f"--replay: {logs} fits recipes {listed(fitting)}: what they differ in is not in the log: put it into "
+            f"{folder.parent}/<recipe>/, or more into {FACTS_FILE}"
+        )
+    words = f"{recipe.name} of {len(candidates)} recipes of engine {recipe.engine}"
+    given = f"the log gives {listed(sorted({claim.name for claim in series.claims}))}"
+    said = f"nearest is {words}: {'; '.join(unlike)}" if unlike else f"fits {words}; {given}"
+    return recipe, replayed.model_copy(update={"provenance": {**replayed.provenance, "recipe_found": said}})
 
 
 def _list_visible(folder: Path) -> list[Path]:
@@ -128,8 +174,8 @@ def _list_visible(folder: Path) -> list[Path]:
 
 
 def _read_facts(logs: Path, folder: Path, recipe: Recipe, settings: Settings) -> Replayed:
-    own = logs / FACTS_FILE
-    path = own if own.is_file() else folder / FACTS_FILE
+    files = [place / FACTS_FILE for place in (logs, logs.parent, folder)]
+    path = next((file for file in files if file.is_file()), files[-1])
     facts = validate(ReplayFacts, read_yaml(path), str(path)) if path.exists() else ReplayFacts()
     if facts.ended not in {"steps", recipe.end}:
         raise ConfigError(f"{path}: ended: {facts.ended}, and recipe {recipe.name} has to do all its steps")
@@ -182,7 +228,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
         group, topology = planned[key].group if key in planned else None, replayed.topology
         recipe, problem = current.on(topology), replayed.problem
         if wrong := law.wrong_work(ran, topology):
-            #: problem wrong_work: a run of a session that ran another recipe than the one of today's folder
+            #: problem wrong_work: another recipe than that of today's folder
             problem = problem or Problem(kind="wrong_work", message=wrong)
         if wrong or law.as_recorded:
             recipe = ran.model_copy(update={"references": recipe.references})
@@ -274,7 +320,9 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
     if series.steps or series.totals or series.ranks or series.unread or series.failure:
         problem = first_problem(evidence)
     else:
-        message = f"no line of a run in {replayed.logs}: are these the logs of this engine?"
+        packed = sorted(path.name for path in replayed.logs.rglob("*") if is_packed(path))
+        cure = f"; {listed(packed)}: unpack it, or convert it to UTF-8" if packed else ""
+        message = f"no line of a run in {replayed.logs}: are these the logs of this engine?{cure}"
         #: problem no_log: a replayed log has no line of a run
         problem = Problem(kind="no_log", message=message, log=str(replayed.logs))
     if problem is None and replayed.disagrees:

@@ -175,7 +175,7 @@ class Runner:
         return Problem(kind="session_ended", message=f"{_ENDED}: {self._reason}" if self._reason else _ENDED)
 
     def _rest(self) -> None:
-        """Wait until a process of ours ends, or a while: soon if an answer is due."""
+        """Wait until a process of ours ends, for a while at most, and briefly if an answer is due."""
         active = self._schedule.active
         if self._schedule.launching:
             self._stopping.wait(_SOON_S)
@@ -376,7 +376,7 @@ class Runner:
             self._schedule.give_up_repeats(run, problem)
 
     def _show(self) -> None:
-        """Let people see the state of every run."""
+        """Publish the state of every run for the live view."""
         self._shown, schedule = time.monotonic(), self._schedule
         note, starts = self._nodes.note or schedule.failed_launches.note, self._nodes.starts
         tasks = [active.task for active in schedule.active]

@@ -217,11 +217,11 @@ class Schedule:
         for run in [run for run in self.waiting if run.spec.series == broken_run.series]:
             self.waiting.remove(run)
             message = f"not run: it was to be judged together with {broken_run.key}, which cannot be ({problem.kind})"
-            #: problem not_repeated: a run that was to be judged together with another cannot decide anything any more
+            #: problem not_repeated: a run of the same series cannot be judged
             self.fail(run, Problem(kind="not_repeated", message=message))
 
     def forget(self, active: Active, *, worked: bool = False) -> None:
-        """Take a run's nodes back; `worked`: its ranks had started."""
+        """Take a run's nodes back; `worked` if its ranks had started."""
         if active not in self.active:
             return  # the run was over, and its end is what broke
         self.active.remove(active)
@@ -281,7 +281,7 @@ class Schedule:
         self.begun(active)
 
     def _hold_back(self, run: PreparedRun, error: NotYetError) -> None:
-        """Launch a run again after a while; one that is a job too many also as soon as one of ours has ended."""
+        """Launch a run again after a while; a run refused by a full queue also as soon as one of our jobs has ended."""
         if not isinstance(error, QueueFullError):
             self.failed_launches.pause(str(error), QUIET_S)
             self.waiting.insert(0, run)
@@ -368,7 +368,7 @@ class Repeats:
         return [list(runs) for _, runs in itertools.groupby(asked, key=lambda run: run.series)]
 
     def end(self) -> list[RunSpec]:
-        """Refuse everything from now on, and return what is left."""
+        """Accept no more requests, and return those that are left."""
         with self._lock:
             self._over = True
             return self._asked

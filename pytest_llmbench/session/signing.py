@@ -1,4 +1,4 @@
-"""Signing records: with the command line of their session, its user, and the command that makes them again."""
+"""Signs records with the command line and user of their session, and the command that reproduces them."""
 
 import contextlib
 import getpass

@@ -1,4 +1,4 @@
-"""Watching a run: is it getting on, and when has it had its time?"""
+"""Watches a run for progress and its time limits."""
 
 import time
 from collections import deque
@@ -54,7 +54,7 @@ class Stall:
         return self._answers is not None
 
     def moves(self) -> bool:
-        """True if a rank has gone on since the first request: then the run is only slow."""
+        """True if a rank has advanced since the first request, so that the run is only slow."""
         return phases(self._folder) != self._standing
 
     @property
@@ -146,7 +146,7 @@ class Watch:
         self._last = step
 
     def _unless_alive(self, problem: Problem | None, now: float) -> Problem | None:
-        """Ask a run that seems to hang for its stacks first; leave it alone if it moves or is in a long pause."""
+        """Request the stacks of a run that seems to hang; let it go on if it moves or pauses for long work."""
         if problem is None:
             self._stall = None
             return None

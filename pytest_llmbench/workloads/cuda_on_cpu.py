@@ -5,6 +5,7 @@ their caller. With this module their unchanged code trains on the CPU, for tests
 It changes PyTorch alone, in this process, and only on a machine without CUDA.
 
     python -m pytest_llmbench.workloads.cuda_on_cpu train.py --its --options
+    python -m pytest_llmbench.workloads.cuda_on_cpu --no-cuda -m torchtitan.train --its --options
     torchrun --nproc-per-node 2 -m pytest_llmbench.workloads.cuda_on_cpu -m package.train --its --options
 
 A CUDA device in a call of PyTorch is then the CPU. Streams are empty, as an operation of the CPU is done when its call
@@ -15,6 +16,9 @@ With `pretend_available`, `torch.cuda.is_available()` is true too, for programs 
 (Megatron-LM's pretrain_gpt.py). The device then has the name `CPU instead of CUDA`, NaN as its memory, and compute
 capability 0.0, below that of any GPU, so that code for newer ones stays off. The compilation of Megatron-LM's fused
 CUDA kernels is skipped. PyTorch itself sees the device, too, as in a `DataLoader` that pins memory.
+
+torchtitan asks PyTorch for its accelerator instead, and takes "cuda" if there is none. With `--no-cuda` that
+accelerator is the CPU and all else is as it was; FSDP, whose products of gradients and a factor gloo lacks, sums them.
 
 The device is redirected in the thread that calls `install` alone, as PyTorch's function modes are.
 """
@@ -42,7 +46,7 @@ _MARK = "_is_the_cpu"
 
 
 def install(*, pretend_available: bool = False) -> None:
-    """Let "cuda" mean the CPU for the rest of this process, unless CUDA is available.
+    """Map "cuda" to the CPU for the rest of this process, unless CUDA is available.
 
     It must come before the framework's import, which copies names out of `torch.cuda`. For `pretend_available`, see the
     module.
@@ -231,6 +235,30 @@ def _pretend_available() -> None:
     sys.modules.setdefault(kernels.__name__, kernels)
 
 
+def _accelerate_by_cpu() -> None:
+    """Let PyTorch name the CPU as its accelerator, with the names that programs look up on one."""
+    from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415 - slow, and only needed here
+
+    torch._utils._get_available_device_type = lambda: "cpu"  # noqa: SLF001
+    _replace(
+        {
+            "get_device_name": lambda *_: _PROPERTIES.name,
+            "get_device_properties": lambda *_: _PROPERTIES,
+            "memory_stats": lambda *_: {},
+            "current_device": lambda: 0,
+            **{name: _constant(None) for name in ("set_device", "empty_cache", "reset_peak_memory_stats")},
+        },
+        torch.cpu,
+    )
+    divide = FSDPModule.set_gradient_divide_factor
+
+    def sum_first(module: FSDPModule, factor: float) -> None:
+        divide(module, factor)
+        module.set_force_sum_reduction_for_comms(True)
+
+    FSDPModule.set_gradient_divide_factor = sum_first  # type: ignore[assignment, method-assign]
+
+
 def _constant(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
@@ -239,11 +267,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a script or module with "cuda" meaning the CPU, as `python SCRIPT` or `python -m MODULE` would."""
     parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.workloads.cuda_on_cpu")
     parser.add_argument("--pretend-available", action="store_true", help="torch.cuda.is_available() is true too")
+    parser.add_argument("--no-cuda", action="store_true", help='the CPU is the accelerator; "cuda" stays as it is')
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a script")
     parser.add_argument("program", help="path of a script, or name of a module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
     options = parser.parse_args(argv)
-    install(pretend_available=options.pretend_available)
+    if options.no_cuda:
+        _accelerate_by_cpu()
+    else:
+        install(pretend_available=options.pretend_available)
     sys.argv = [options.program, *options.arguments]
     if options.module:
         runpy.run_module(options.program, run_name="__main__", alter_sys=True)

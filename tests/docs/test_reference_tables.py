@@ -54,7 +54,7 @@ def test_the_engines_of_nemo_share_their_statistics() -> None:
 @pytest.mark.parametrize(
     ("key", "shown"),
     [("nodes", "N > 0 (1)"), ("model.dropout", "x ≥ 0, < 1 (0.1)"), ("time_limit", "Slurm time, required"),
-     ("end", "`steps`, `time_limit` (steps)"), ("compile", "true, false (true)"), ("options", "mapping"),
+     ("end", "`steps`, `time_limit`, `target` (steps)"), ("compile", "true, false (true)"), ("options", "mapping"),
      ("data.kind", "`synthetic`, `token_file` (synthetic)"), ("optimizer.clip_grad_norm", "x > 0 (1.0)"),
      ("references", "list of references"), ("optimizer.betas", "list (0.9, 0.95)"), ("global_batch_size", "N > 0")],
 )  # fmt: skip

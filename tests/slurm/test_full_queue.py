@@ -64,7 +64,7 @@ def test_a_limit_of_no_job_is_an_error(user: UserFolder, qos: Callable[[str], st
     [
         ("MaxTRESPerJob=node=1", "will never start: QOSMaxNodePerJobLimit"),
         ("GrpTRES=node=1", "will never start: QOSGrpNodeLimit: GrpTRES=node of QOS q"),
-        ("GrpSubmitJobs=0", "is 0, so no job of it is ever taken"),
+        ("GrpSubmitJobs=0", "is 0, so none of its jobs is ever accepted"),
     ],
 )
 def test_a_job_too_large_for_its_qos(user: UserFolder, qos: Callable[[str], str], limit: str, why: str) -> None:

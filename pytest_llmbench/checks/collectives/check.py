@@ -1,4 +1,4 @@
-"""Collectives: how fast all nodes together exchange data, and is it the right data?"""
+"""Collectives over all nodes: bus bandwidth and correctness."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ class Collective(CheckDefaults):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         site = fleet.site
         if site.ranks_per_node * len(fleet.hosts) < 2:
-            return Report(skip="a collective takes two ranks, and there is one: cpu_ranks_per_node or more nodes help")
+            return Report(
+                skip="a collective needs two ranks, and this session has one: use more nodes, or set cpu_ranks_per_node"
+            )
         options = options_of(self, settings, CollectivesOptions).filled(site)
         # Smaller messages have no law.
         machines = Machines.ask(fleet) if (options.max_bytes or 0) >= LEAST_SIZE else None
@@ -162,7 +164,7 @@ class Collective(CheckDefaults):
         self, report: Report, probe: Probe, model: type[RankCollectives | NcclTestsOutputs], fleet: Fleet,
         machines: Machines | None,
     ) -> Report:  # fmt: skip
-        """A report of what was measured, with the way that NCCL took."""
+        """A report with findings about the transport that NCCL used."""
         if not report.readings or report.problem is not None:
             return report
         if not probe.gpus:
@@ -270,7 +272,7 @@ def judge(
     doubt: str | None = None,
     machines: Machines | None = None,
 ) -> Report:
-    """Judge a curve: by its values always, and by bounds if it is free of doubt.
+    """Judge the values of a curve, and its rates if nothing casts doubt on them.
 
     `wrong` counts elements with a wrong value by the node that received them, where that is known. `doubt` is an
     earlier reason to distrust the curve. Physics judges by the `machines` that measured.
@@ -309,7 +311,7 @@ def judge(
 
 
 def _make_law(curve: Curve, fleet: Fleet, machines: Machines | None) -> ReadingLaw:
-    """The law of a curve: about its largest size alone, and only as far as the links limit that."""
+    """The expectation of physics for the largest size of a curve, if the links limit it."""
     sizes = {point.size: point.timing.busbw for point in curve.points if point.timing is not None}
     largest = max(sizes, default=0)
     smaller = max((size for size in sizes if 0 < size < largest and sizes[size] > 0), default=0)
@@ -347,13 +349,13 @@ def _name_place(point: Point) -> str:
 
 
 def _find_wrong_values(curve: Curve, by_host: Mapping[str, int], host: str | None) -> Iterator[Finding]:
-    """One finding for all wrong values; about a node, if it alone received them."""
+    """One finding for all wrong values; it names a node if only that node received them."""
     hosts = sorted(name for name, elements in by_host.items() if elements)
     sizes = [f"{point.wrong} at {size_name(point.size)}" for point in curve.wrong]
     parts = [f"{sum(by_host.values())} wrong elements on {', '.join(hosts)}"] if hosts else []
     parts += [f"wrong elements of all ranks: {', '.join(sizes)}"] if sizes else []
     parts += [f"{curve.out_of_bounds} measurements out of bounds"] if curve.out_of_bounds else []
-    if parts:  #: finding wrong_values: a collective or an all_reduce gave wrong numbers
+    if parts:  #: finding wrong_values: a collective gave wrong numbers
         message = f"{curve.collective} gives wrong results: {'; '.join(parts)}"
         yield finding(hosts[0] if len(hosts) == 1 else host, "", "wrong_values", Severity.ISOLATE, message, _WRONG)
 
@@ -363,7 +365,7 @@ def _find_doubts(curve: Curve, ranks: int) -> Iterator[str]:
     if not curve.points:
         yield curve.doubt or f"no size of {curve.collective} was measured"
     elif not curve.complete:
-        yield curve.doubt or f"the measurement ended before its end, after {size_name(curve.points[-1].size)}"
+        yield curve.doubt or f"the measurement was cut off after {size_name(curve.points[-1].size)}"
     if curve.unreadable:
         yield f"{curve.unreadable} lines of the measurement cannot be read"
     if curve.ranks is not None and curve.ranks != ranks:

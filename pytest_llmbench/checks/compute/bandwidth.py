@@ -1,4 +1,4 @@
-"""Bandwidths of a node's devices: their own memory, and the way between them and the host."""
+"""Checks of bandwidth: memory of each device, and copies between host and GPUs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

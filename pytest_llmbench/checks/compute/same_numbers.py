@@ -1,4 +1,4 @@
-"""The same training on two groups of ranks, then with places changed: does every rank compute the same numbers?
+"""Check for wrong numbers: two groups of ranks run the same training, and again after ranks have swapped places.
 
 A wrong number reaches all of its group with the next exchange. So the first disagreement of a training counts, and in
 it the numbers from before the exchange. In another turn, other ranks compute the same numbers: with three that agree
@@ -83,12 +83,12 @@ def _judge(answers: Sequence[Answer[RankNumbers]], site: Site, steps: int) -> Re
             reason = f"one of these computes or sends wrong numbers, and it is not known which: {devices}"
             unjudged |= dict.fromkeys(sorted(hosts), reason)
     alone = [" ".join(named[rank]) for team in teams if len(team) == 1 for rank in team]
-    notes = (f"compared with itself only, as no other device is like it: {listed(alone)}",) if alone else ()
+    notes = (f"compared with itself alone, because no other device is like it: {listed(alone)}",) if alone else ()
     return Report(findings=tuple(findings), unjudged=unjudged, notes=notes)
 
 
 def _make_finding(host: str, device: str, where: str) -> Finding:
-    #: finding other_numbers: a deterministic training gives other numbers than on devices like it
+    #: finding other_numbers: a deterministic training gives other numbers than on such devices
     message = f"a deterministic training gives other numbers than on the others: {where}"
     return finding(host, device, "other_numbers", Severity.ISOLATE, message, _ACTION)
 

@@ -1,4 +1,4 @@
-"""A load of minutes: does the rate hold, and what do clocks, temperature and power do meanwhile?"""
+"""Check under load for minutes: rate, clocks, temperature and power."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -120,7 +120,7 @@ class _DeviceLoad:
             return f"{self.device}: {len(self.data.rates)} rates are too few to compare the last with the first"
         if self.site.device == "cuda" and all(sample.reasons is None for sample in self.data.telemetry):
             reason = self.data.trouble or "no sample of NVML has reasons for lower clocks"
-            return f"{self.device}: whether it was throttled is not known: {reason}"
+            return f"{self.device}: throttling is unknown: {reason}"
         return None
 
     def findings(self) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ class _DeviceLoad:
         samples = self.data.telemetry
         for bit, name in SLOWDOWNS.items():
             if count := sum(bool((sample.reasons or 0) & bit) for sample in samples):
-                #: finding throttled: clocks are held down under load, by something else than the power limit
+                #: finding throttled: clocks are held down under load, and not by the power limit
                 message = f"throttled under load: {name} in {count} of {len(samples)} samples"
                 yield self._make_finding("throttled", Severity.ISOLATE, message)
         hottest = self.numbers.get("temperature_max")

@@ -1,4 +1,4 @@
-"""DCGM: does every node pass NVIDIA's own diagnostic?"""
+"""Check by DCGM, NVIDIA's own diagnostic."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ _MEANINGS = {
 }
 # Tests that every version runs from a level on, wherever it can.
 _RUNS_FROM = {"memory": 2, "pcie": 2, "diagnostic": 3}
-_HOW_TO_ALLOW = " (a test that need not run is named in validation: dcgm: options: allowed_skips)"
+_HOW_TO_ALLOW = " (list tests that may be skipped in validation: dcgm: options: allowed_skips)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +126,7 @@ class Dcgm(CheckDefaults):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options, site = options_of(self, settings, DcgmOptions), fleet.site
         if not site.gpus_per_node:
-            return Report(skip="this session has no GPUs, and DCGM tests nothing else")
+            return Report(skip="this session has no GPUs for DCGM to test")
         level = options.level or (1 if site.scale == "smoke" else 3)
         deadline_s = settings.deadline_s or _DEADLINES[level]
         environment = site.environments.get("dcgm")
@@ -232,7 +232,7 @@ def _not_allocated(recorded: Recorded) -> bool:
 
 def _make_finding(host: str, test: DiagnosticOutcome, entity: str, severity: Severity, text: str) -> Finding:
     #: finding dcgm_failed: a test of DCGM failed
-    #: finding dcgm_configuration: a test of DCGM reports that the node is set up wrongly
+    #: finding dcgm_configuration: a test of DCGM reports a wrong setting
     #: finding dcgm_recorded: a test of DCGM passed and recorded an error
     kinds: dict[Severity, DcgmKind] = {Severity.CONFIGURE: "dcgm_configuration", Severity.MONITOR: "dcgm_recorded"}
     kind = kinds.get(severity, "dcgm_failed")
@@ -287,7 +287,6 @@ def _find_gaps(diagnosis: Diagnosis, expected: ExpectedTests) -> Iterator[str]:
 
 
 def _list_skipped(diagnosis: Diagnosis, expected: ExpectedTests) -> list[str]:
-    """Skipped tests, and those of this level that the output lacks."""
     known = {test.key for test in diagnosis.tests}
     absent = [name for name, level in _RUNS_FROM.items() if level <= expected.level and name not in known]
     return [test.name for test in diagnosis.tests if test.skipped] + (absent if known else [])

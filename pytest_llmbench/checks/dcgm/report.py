@@ -56,7 +56,7 @@ class DiagnosticOutcome:
 
     @property
     def key(self) -> str:
-        """Its name as every version would have it, such as `memory` for `GPU Memory`."""
+        """Its name, normalised over versions of DCGM: `memory` for `GPU Memory`."""
         return key_of(self.name)
 
     @property
@@ -99,7 +99,7 @@ class Diagnosis:
 
 
 def key_of(name: str) -> str:
-    """A test's name as every version would have it."""
+    """The name of a test, normalised over versions of DCGM."""
     key = re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
     return _NAMES.get(key, key)
 
@@ -148,7 +148,7 @@ _IDS = re.compile(r"\d{1,6}(?:\s*,\s*\d{1,6})*", re.ASCII)
 
 
 class _Twice(dict[str, Any]):
-    """An object that has a key twice, of which a reader would see the last alone."""
+    """A JSON object with a duplicate key."""
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -100,11 +100,9 @@ class PerGpu(GpuCheck):
     shows: ClassVar[tuple[str, ...]] = ()  # further ones for the record
 
     def judge(self, gpu: SmiGpu, options: Any) -> Iterator[Fault]:
-        """Yield the faults of one GPU."""
         raise NotImplementedError
 
     def missing(self, gpu: SmiGpu) -> list[str]:
-        """Missing facts that are necessary to judge a GPU."""
         return [name for name in self.needs if getattr(gpu, name) is None]
 
     def compare(self, nodes: GpuNodes) -> Iterator[Finding]:
@@ -112,7 +110,6 @@ class PerGpu(GpuCheck):
         yield from ()
 
     def notes(self, nodes: GpuNodes, options: Any) -> Iterator[str]:
-        """Yield further remarks for people."""
         yield from ()
 
     def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
@@ -136,7 +133,7 @@ class PerGpu(GpuCheck):
 
 def describe_missing(gpu: SmiGpu, missing: list[str]) -> str:
     """The reason to leave a GPU with missing facts unjudged."""
-    return f"{subject(gpu)}: nvidia-smi does not say {', '.join(missing)}"
+    return f"{subject(gpu)}: nvidia-smi does not report {', '.join(missing)}"
 
 
 def find_unlike(what: str, values: Mapping[tuple[str, str], str], *, action: str) -> Iterator[Finding]:

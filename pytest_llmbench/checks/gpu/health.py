@@ -21,7 +21,7 @@ _SLOWDOWNS: dict[GpuKind, tuple[Severity, str, str]] = {
     "hw_power_brake_slowdown": (Severity.ISOLATE, "the power supply requests it", "check power supplies and cables"),
     #: finding sw_thermal_slowdown: heat holds clocks down, by the driver
     "sw_thermal_slowdown": (Severity.ISOLATE, "the GPU or its memory is near its highest temperature", _COOLING),
-    #: finding sw_power_cap: the power limit is reached although nothing should run
+    #: finding sw_power_cap: the power limit is reached without load
     "sw_power_cap": (Severity.MONITOR, "the power limit is reached", "see whether something runs on the GPU"),
     "applications_clocks_setting": (Severity.MONITOR, "clocks were set by hand", "nvidia-smi -rac; nvidia-smi -rgc"),
 }  #: finding applications_clocks_setting: clocks were set by hand
@@ -41,7 +41,7 @@ class PcieOptions(Strict):
 
 
 class Pcie(PerGpu):
-    """Links that trained at less than they can."""
+    """Finds PCIe links below their width or generation."""
 
     name = "gpu_pcie"
     summary = "PCIe width and generation of every GPU, and packets sent again"
@@ -53,10 +53,10 @@ class Pcie(PerGpu):
         action = "reboot the node; if it stays, reseat the GPU or replace its riser, cable or board"
         width = options.width or gpu.max_link_width
         if gpu.link_width is not None and width is not None and gpu.link_width < width:
-            #: finding pcie_width: a PCIe link has fewer lanes than it can have, or than asked for
+            #: finding pcie_width: a PCIe link has too few lanes
             message = f"PCIe link has {gpu.link_width:g} of {width:g} lanes"
             yield "pcie_width", Severity.ISOLATE, message, action
-        #: finding pcie_gen: a PCIe link has a lower generation than it can have, or than asked for
+        #: finding pcie_gen: a PCIe link has too low a generation
         if options.gen is not None and gpu.max_link_gen is not None and gpu.max_link_gen < options.gen:
             message = f"PCIe generation {gpu.max_link_gen:g} at most, {options.gen} expected"
             yield "pcie_gen", Severity.ISOLATE, message, action
@@ -80,7 +80,7 @@ def _judges_gen(gpu: SmiGpu, options: PcieOptions) -> bool:
 
 
 class Throttle(PerGpu):
-    """Clocks held down, and limits set below those of the GPU's design."""
+    """Finds slowed clocks, and limits below the GPU's defaults."""
 
     name = "gpu_throttle"
     summary = "reasons for low clocks before there is any load: heat, power supply, limits"
@@ -198,7 +198,7 @@ class Ecc(PerGpu):
         for kind, severity, message, is_seen in seen:
             if is_seen:
                 yield kind, severity, message, replace if severity is Severity.ISOLATE else reset
-        if gpu.ecc is False:  #: finding ecc_off: memory errors are not noticed
+        if gpu.ecc is False:  #: finding ecc_off: ECC is off
             action = f"nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
             yield "ecc_off", Severity.CONFIGURE, "ECC is off: memory errors are not noticed", action
         if gpu.total_uncorrectable is not None and gpu.total_uncorrectable > options.total_uncorrectable:

@@ -91,7 +91,7 @@ def _explain_failure(output: SmiOutput, reason: str) -> Fault | None:
         action = "read the kernel log for NVRM; load the driver or reboot the node"
         return "driver_not_loaded", Severity.REBOOT, reason, action
     if code == _CORRUPTED:
-        #: finding inforom_corrupted: nvidia-smi reports that the GPU's own configuration memory is corrupted
+        #: finding inforom_corrupted: the GPU's own configuration memory is corrupted
         return "inforom_corrupted", Severity.ISOLATE, reason, "replace the GPU that it names"
     return None
 
@@ -115,7 +115,7 @@ def _check_gpu(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[F
         advice = "GPU Reset Required"
     if advice not in {None, "None"}:
         severity, action = next((_ADVICE[word] for word in _ADVICE if word in str(advice).lower()), _UNKNOWN_ADVICE)
-        #: finding recovery_action: the driver itself asks for a reset, a reboot or a drain
+        #: finding recovery_action: the driver asks for a reset, a reboot or a drain
         yield "recovery_action", severity, f"the driver requests: {advice}", action
     if gpu.name is not None and site.gpu_model is not None and not same_gpu(site.gpu_model, gpu.name):
         message = f"is a {gpu.name}; the system's file has {site.gpu_model}"
@@ -128,7 +128,7 @@ def _check_gpu(gpu: SmiGpu, site: Site, options: InventoryOptions) -> Iterator[F
             message = f"has {memory:.1f} GiB of memory; the system's file has {site.gpu_memory_gib:g} GiB"
             #: finding gpu_memory: a GPU has less memory than in the system file
             yield "gpu_memory", Severity.ISOLATE, message, "reset the GPU; if it stays, replace it"
-    if gpu.mig:  #: finding mig: a GPU is cut into slices
+    if gpu.mig:  #: finding mig: MIG is on
         action = f"nvidia-smi -i {gpu.index} -mig 0, then reset the GPU"
         yield "mig", Severity.CONFIGURE, "MIG is on: the GPU is cut into slices", action
     if options.persistence and gpu.persistence is False:  #: finding persistence: the driver unloads between processes

@@ -43,8 +43,7 @@ class KernelEvent:
 
     @property
     def fatal(self) -> bool:
-        """True if an NVSwitch calls it fatal."""
-        return self.switch and self.text.startswith("Fatal")
+        return self.switch and self.text.startswith(("Fatal", "Severity 1"))
 
     @property
     def nonfatal(self) -> bool:
@@ -96,7 +95,7 @@ class Condensed:
 
 
 def _kind_of(line: bytes) -> bytes:
-    """The part that lines about the same error share; without `re`, as there may be a million of them."""
+    """The part that lines about the same error share. It avoids `re`: a log may have a million lines."""
     begin = line.find(b"Xid (")
     end = line.find(b",", begin)
     if begin < 0 or end < 0:

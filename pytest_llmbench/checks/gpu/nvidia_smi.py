@@ -46,7 +46,7 @@ def either(*flags: bool | None) -> bool | None:
 
 
 def anywhere(gpu: ET.Element, *tags: str) -> bool | None:
-    """Whether one of some tags is a yes, at any place: drivers do not agree on it. None if unknown."""
+    """True if one of these tags, anywhere below, is a yes: drivers differ in its place. None if unknown."""
     return either(*(flag(element, ".") for tag in tags for element in gpu.iter(tag)))
 
 
@@ -143,6 +143,7 @@ class SmiGpu:
     # Its outcome, such as `Success`, which may be bad although the state is `Completed`.
     fabric_status: str | None = _read(text, "fabric/status")
     fabric_health: str | None = _read(text, "fabric/health/summary")
+    fabric_bandwidth: str | None = _read(text, "fabric/health/bandwidth")
     # The NVLink domain that several nodes share; zeros on a node alone, and a partition of it.
     cluster_uuid: str | None = _read(text, "fabric/clusterUuid")
     clique: str | None = _read(text, "fabric/cliqueId")

@@ -1,4 +1,4 @@
-"""NVLinks: as many as there must be, on every GPU, at full speed."""
+"""Check of NVLinks: number and speed on every GPU."""
 
 import re
 from collections import Counter
@@ -22,12 +22,14 @@ _GPU = re.compile(r"GPU (\d{1,4}): (.*)", re.ASCII)
 _LINK = re.compile(r"Link (\d{1,4}): (?:(\d{1,6}(?:\.\d{1,9})?) GB/s|<inactive>)", re.ASCII)
 _NONE_ACTIVE = re.compile(r"all links are in-?active", re.IGNORECASE)
 _NO_NVLINK = re.compile(r"does not (?:have|support)|not supported", re.IGNORECASE)
-# GPUs on boards that link them. Cards with a PCIe edge, and superchips that may stand alone, have no link to miss.
+# GPUs on boards that link them. Cards, which a bridge may join, and superchips that may stand alone miss no link.
 _LINKED = re.compile(r"SXM|\bH100 \d+GB HBM3|\b(?:H20|H200|H800|G?B[23]00)\b", re.ASCII)
-_CARD = re.compile(r"\b(?:PCIe|NVL)\b", re.ASCII)
+_CARD = re.compile(
+    r"\b(?:PCIe|NVL|A[0-9]{1,2}|L[0-9]{1,2}S?|T[0-9]{1,2}|RTX|GeForce|Quadro|TITAN|GH200)\b", re.ASCII | re.IGNORECASE
+)
 _RESET = "reset all GPUs of the node, or reboot it; if the link stays down, replace the GPU, its board or the switch"
-# State, status and health of a GPU that is in its fabric.
-_JOINED = ("Completed", "Success", "Healthy")
+# State, status, health and bandwidth of a GPU that is in its fabric.
+_JOINED = ("Completed", "Success", "Healthy", "Full")
 _FABRIC = "systemctl status nvidia-fabricmanager on the node; start it, then reset the GPUs"
 
 
@@ -46,8 +48,12 @@ class NvlinkState:
         return bool(linked) and not (self.speeds or self.all_inactive)
 
     @property
+    def has_no_bridge(self) -> bool:
+        """Whether it is a card none of whose links is in use."""
+        return not self.active and bool(_CARD.search(self.name))
+
+    @property
     def active(self) -> tuple[float, ...]:
-        """Speeds of the active links."""
         return tuple(speed for speed in self.speeds if speed is not None)
 
 
@@ -106,7 +112,11 @@ class GpuNvlink(GpuCheck):
             output = nodes.facts[host].nvlink
             try:
                 require_output(output)
-                own = read_links(output.text)
+                # Of GPUs that have no NVLink, some drivers print nothing at all.
+                silent = {
+                    gpu.index: NvlinkState(speeds=(), all_inactive=False, name=gpu.name or "") for gpu in smi.gpus
+                }
+                own = read_links(output.text) if output.text.strip() else silent
             except RunError as error:
                 unjudged[host] = str(error)
                 continue
@@ -117,9 +127,12 @@ class GpuNvlink(GpuCheck):
         shown: dict[str, list[dict[str, Any]]] = {}
         for (host, gpu), state in links.items():
             shown.setdefault(host, []).append({"gpu": gpu, "speeds_gb_s": list(state.speeds)})
-        none = not any(state.speeds or state.all_inactive or state.hides_links for state in links.values())
+        none = not any(
+            (state.speeds or state.all_inactive or state.hides_links) and not state.has_no_bridge
+            for state in links.values()
+        )
         if none and options.links is None and not unjudged:
-            return Report(skip="these GPUs have no NVLink", evidence={"nvlink": shown})
+            return Report(skip="these GPUs have no NVLink, or no bridge joins them", evidence={"nvlink": shown})
         findings = [
             finding(host, f"GPU {gpu}", *fault)
             for (host, gpu), state in links.items()
@@ -139,7 +152,7 @@ class GpuNvlink(GpuCheck):
 def _find_outside_fabric(nodes: GpuNodes) -> Iterator[Finding]:
     """Yield GPUs outside of their fabric, or in another one than the rest, and a service that is down."""
     for host, gpu in nodes.gpus():
-        states = (gpu.fabric, gpu.fabric_status, gpu.fabric_health)  # None on GPUs without NVSwitches
+        states = (gpu.fabric, gpu.fabric_status, gpu.fabric_health, gpu.fabric_bandwidth)  # None without NVSwitches
         bad = [state for state, good in zip(states, _JOINED, strict=True) if state not in {None, good}]
         if bad:
             message = f"it did not join the NVLink fabric: {', '.join(bad)}"
@@ -169,7 +182,7 @@ def _find_imex(host: str, output: ToolOutput) -> Iterator[Finding]:
     message = f"the IMEX domain is {status or 'unknown'}" + (f"; not ready: {listed(absent, 8)}" if absent else "")
     message += f": {output.error}" if output.error else ""
     action = "systemctl status nvidia-imex, and compare nodes_config.cfg and the driver on all nodes of the domain"
-    #: finding imex: the service that joins the memory of GPUs of several nodes is down, or some of its nodes are
+    #: finding imex: the IMEX service is down on some or all nodes
     yield finding(host, "nvidia-imex", "imex", Severity.RESET if down else Severity.MONITOR, message, action)
 
 
@@ -183,6 +196,8 @@ def _check_links(state: NvlinkState, options: NvlinkOptions) -> Iterator[Fault]:
         message = (
             "the driver names no NVLink, and its board has some; where GPUs are not linked on purpose, set links: 0"
         )
+    elif options.links is None and state.has_no_bridge:
+        message = ""  # `_compare` finds a card whose neighbours have one
     elif options.links is None and active == 0 and (dead or state.all_inactive):
         message = "no NVLink is active; where GPUs are not linked on purpose, set links: 0"
     elif options.links is None and dead:
@@ -198,7 +213,7 @@ def _check_links(state: NvlinkState, options: NvlinkOptions) -> Iterator[Fault]:
 def _compare(links: Mapping[tuple[str, int], NvlinkState], options: NvlinkOptions) -> Iterator[Finding]:
     states = {(host, f"GPU {gpu}"): state for (host, gpu), state in links.items()}
     if options.links is None:
-        counts = {key: str(len(state.speeds)) for key, state in states.items()}
+        counts = {key: str(len(state.speeds if state.active else ())) for key, state in states.items()}
         yield from find_unlike("number of NVLinks", counts, action=_RESET)
     if options.speed_gb_s is None:
         slowest = {key: f"{min(state.active):g} GB/s" for key, state in states.items() if state.active}

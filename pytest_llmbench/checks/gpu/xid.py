@@ -110,7 +110,7 @@ _RECOVERY = 154
 _REQUESTS = {"reboot": Severity.REBOOT, "reset": Severity.RESET, "drain": Severity.RESET, "(none)": Severity.MONITOR}
 # A code outside the table may be harmless. But a reset costs little, and a broken GPU costs the job. A site lists
 # harmless codes under `tolerated`.
-_UNKNOWN = Meaning(Severity.RESET, "a code that is not in this table")
+_UNKNOWN = Meaning(Severity.RESET, "a code that is missing in this table")
 # Lines of a log in the record.
 _SHOWN = 200
 _ACTIONS = {
@@ -119,7 +119,7 @@ _ACTIONS = {
     Severity.RESET: "drain the node, reset the GPU, and reboot the node so that its log begins again; replace the GPU "
     "if the error comes again",
     Severity.CONFIGURE: "install a driver that fits",
-    Severity.MONITOR: "look at the job that ran then",
+    Severity.MONITOR: "see which job ran at that time",
 }
 
 
@@ -135,7 +135,7 @@ def meaning(event: KernelEvent) -> Meaning:
         # "... changed from 0x0 (None) to 0x2 (Node Reboot Required)": the last one counts.
         request = event.text.lower().rpartition(" to ")[2]
         severity = next((_REQUESTS[word] for word in _REQUESTS if word in request), Severity.RESET)
-        return Meaning(severity, "the driver says what it wants done")
+        return Meaning(severity, "the driver names the required action")
     return XIDS.get(event.code, _UNKNOWN)
 
 

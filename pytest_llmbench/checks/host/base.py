@@ -102,7 +102,7 @@ def find_differing(values: Mapping[str, str]) -> dict[str, str]:
     if len(hosts) > len(second):
         return {host: f"{value}; {usual} on {listed(hosts, FEW)}" for value, others in ranked[1:] for host in others}
     division = "; ".join(f"{value} on {listed(others, FEW)}" for value, others in ranked)
-    return {host: f"{value}; the nodes are divided: {division}" for host, value in values.items()}
+    return {host: f"{value}; no majority of the nodes agrees: {division}" for host, value in values.items()}
 
 
 def name_sizes(sizes: Mapping[str, int], tolerance: float) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Clocks of the nodes against each other: logs of many nodes are put in order by them, and Slurm's keys expire."""
+"""Check of the nodes' clocks, by which logs are ordered and Slurm's keys expire."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ class ClockOptions(Strict):
 
 
 class Clock(HostCheck):
-    """Clocks of the nodes: each against the one clock that stamps files in the shared folder, and so all together."""
+    """Compares each node's clock with the clock that stamps files in the shared folder."""
 
     name = "clock"
     summary = "clocks of the nodes: together, and kept by NTP"
@@ -64,7 +64,7 @@ class Clock(HostCheck):
 
 
 def find_apart(skews: Mapping[str, float], limit_s: float) -> Iterator[Finding]:
-    """Findings about clocks away from those of most nodes; where two halves are apart, about all of them."""
+    """Findings about clocks that differ from those of most nodes; about all of them without a majority."""
     if not skews:
         return
     low, high = median_low(skews.values()), median_high(skews.values())
@@ -76,7 +76,7 @@ def find_apart(skews: Mapping[str, float], limit_s: float) -> Iterator[Finding]:
 
 
 def find_outside(clocks: Mapping[str, NodeClock], began: float, ended: float, limit_s: float) -> Iterator[Finding]:
-    """Findings about clocks with a time before the step was started, or after it ended, by this machine's clock."""
+    """Findings about clocks whose time is before the start of the step or after its end, by this machine's clock."""
     for host, clock in clocks.items():
         off = max(began - clock.time, clock.time - ended)
         if off > limit_s:
@@ -89,7 +89,7 @@ def find_unkept(clocks: Mapping[str, NodeClock]) -> Iterator[Finding]:
     for host, clock in clocks.items():
         if clock.kernel is not None and not clock.kernel.synchronised:
             message = "the kernel reports that no program keeps its clock (NTP, chrony, timesyncd or PTP)"
-            #: finding clock_not_kept: the kernel reports that no program synchronises the clock
+            #: finding clock_not_kept: no program synchronises the clock
             yield finding(host, "clock", "clock_not_kept", Severity.MONITOR, message, _ACTION)
 
 
@@ -113,5 +113,5 @@ def why_unmeasured(clock: NodeClock, limit_s: float) -> str | None:
 
 
 def _make_skew_finding(host: str, message: str, limit_s: float) -> Finding:
-    #: finding clock_skew: a clock is not where those of most nodes are
+    #: finding clock_skew: a clock differs from those of most nodes
     return finding(host, "clock", "clock_skew", Severity.CONFIGURE, f"{message}; {limit_s:g} s are allowed", _ACTION)

@@ -29,13 +29,13 @@ class ContainerRuntime(HostCheck):
             for runtime, reply in runtimes.items():
                 for fault, action in _FAULTS[runtime](reply, bool(fleet.site.gpus_per_node)):
                     message = f"{fault} (needed by {', '.join(needed[runtime])})"
-                    #: finding container_runtime: a container runtime that the system's file asks for does not work
+                    #: finding container_runtime: a required container runtime does not work
                     findings.append(finding(host, runtime, "container_runtime", Severity.CONFIGURE, message, action))
         return Report(findings=tuple(findings), unjudged=unjudged, evidence={"containers": replies})
 
 
 def _check_docker(reply: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
-    """The client answers without its daemon, too, so the server's version has to be there."""
+    """Require the server's version, because the client answers without its daemon, too."""
     runtimes = [line.partition(":")[2].split() for line in reply.text.splitlines() if "Runtimes:" in line]
     if reply.code != 0 or "Server Version:" not in reply.text:
         yield _describe_failure(reply), "start dockerd, and let this user use it (group docker)"

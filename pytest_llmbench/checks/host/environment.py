@@ -1,4 +1,4 @@
-"""Environment of the nodes: files, folders and network devices that variables of the system's file name."""
+"""Check of the files, folders and network devices that the system's file names in variables."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def _find_missing_files(host: str, node: HostFacts, paths: Mapping[str, str]) ->
     for path, where in paths.items():
         if fault := node.paths[path]:
             action = "put it on every node at that path, or correct the system's file"
-            #: finding missing_file: a file or folder that the system's file names is not there, empty, or not readable
+            #: finding missing_file: a file or folder of the system's file is missing, empty, or unreadable
             yield finding(host, where, "missing_file", Severity.CONFIGURE, fault, action)
 
 
@@ -72,8 +72,7 @@ def find_missing_devices(host: str, node: HostFacts, devices: Mapping[tuple[str,
         severity, fault = _check_devices(value, node, RULES[name])
         if fault:
             action = "bring the device up, or correct the variable in the system's file"
-            #: finding missing_device: a variable of the system's file names a network device that is not there or not
-            #:  up
+            #: finding missing_device: a network device of the system's file is missing or down
             yield finding(host, f"{name} of {where}", "missing_device", severity, f"{name}={value}: {fault}", action)
 
 

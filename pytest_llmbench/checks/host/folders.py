@@ -89,13 +89,13 @@ def check_room(name: str, room: Room, options: DiskOptions) -> Iterator[tuple[Ho
         yield "disk_full", f"the {name} folder has {free_gib:.2f} GiB free and needs {options.free_gib:g} GiB", _CLEAN
     # A file system that makes inodes as it needs them has none to count.
     percent = 100 * room.free_inodes / room.inodes if room.inodes else 100.0
-    if percent < options.free_inodes_percent:  #: finding no_inodes: too few files can still be made in a folder
+    if percent < options.free_inodes_percent:  #: finding no_inodes: too few inodes are free in a folder
         needed = f"{options.free_inodes_percent:g} %"
         yield "no_inodes", f"the {name} folder has {percent:.1f} % of its inodes free and needs {needed}", _CLEAN
 
 
 class SharedFolder(HostCheck):
-    """Every node must see this machine's folder for runs and logs."""
+    """Check that every node sees this machine's folder for runs and logs."""
 
     name = "shared_folder"
     summary = "the folder of the session is the same on all nodes and here"
@@ -202,8 +202,8 @@ def find_cold(caches: Mapping[str, KernelCaches]) -> Iterator[Finding]:
 
 def _describe_limits(caches: Mapping[str, KernelCaches]) -> Iterator[str]:
     if len({node.boot for node in caches.values()}) < len(caches):
-        yield "some nodes are one machine: what they share there is no network's"
+        yield "some nodes share a machine: what they share is not on a network"
     for host, node in caches.items():
         unmarked = [name for name, cache in node.folders.items() if not cache.marked]
         if unmarked:
-            yield f"{host}: no mark could be left in {', '.join(unmarked)}: only the kind of file system tells"
+            yield f"{host}: no mark could be left in {', '.join(unmarked)}: judged by the kind of file system alone"

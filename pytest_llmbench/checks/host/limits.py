@@ -1,4 +1,4 @@
-"""Limits of a rank's process against the need of a job of this size."""
+"""Check of the limits of a rank's process, against the needs of a job of this size."""
 
 from collections.abc import Iterator
 

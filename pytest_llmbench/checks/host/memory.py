@@ -1,4 +1,4 @@
-"""Memory of the nodes: the same on all of them, and free."""
+"""Check of the hosts' memory: equal on all nodes, and available."""
 
 import re
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class HostMemory(HostCheck):
             for host, size in sizes.items()
         ]
         totals = {host: size["MemTotal"] for host, size in sizes.items()}
-        findings = [  #: finding differs: memory or software of a node is not that of most nodes
+        findings = [  #: finding differs: memory or software differs from that of most nodes
             finding(host, "memory", "differs", Severity.ISOLATE, difference, _MODULES)
             for host, difference in find_differing(name_sizes(totals, _TOLERANCE)).items()
         ]

@@ -1,4 +1,4 @@
-"""Software of the nodes: the same on all of them, and fit for the driver."""
+"""Check of the nodes' software: equal on all nodes, and supported by the driver."""
 
 from collections.abc import Iterator, Mapping
 
@@ -32,7 +32,7 @@ class Software(HostCheck):
             findings += [
                 finding for host, versions in software.items() for finding in find_unfit_for_gpus(host, versions)
             ]
-        notes = ("one node: there is none to compare it with",) if alone else ()
+        notes = ("one node: nothing to compare it with",) if alone else ()
         evidence, unbounded = {"software": software}, alone and not gpus
         return Report(findings=tuple(findings), unjudged=unjudged, unbounded=unbounded, notes=notes, evidence=evidence)
 

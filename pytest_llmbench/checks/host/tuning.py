@@ -1,4 +1,4 @@
-"""Hints: settings of the nodes that are known to cost speed. They leave a node fit."""
+"""Check of settings that are known to cost speed. Its findings are hints."""
 
 from collections.abc import Iterator
 

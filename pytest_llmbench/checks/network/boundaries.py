@@ -118,7 +118,6 @@ class BadLink:
 
     @property
     def players(self) -> tuple[str, ...]:
-        """The players of the slow pairs."""
         return tuple(dict.fromkeys(player for pair in self.pairs for player in pair))
 
     def __str__(self) -> str:

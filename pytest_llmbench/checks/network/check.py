@@ -1,4 +1,4 @@
-"""Network: which node, rail or link is slower than the others?
+"""Checks that find the slow node, rail or link.
 
 Pairs of nodes measure an all_gather, with NCCL between GPUs and gloo between CPUs, and with the same program
 everywhere: it goes over the wire as between many nodes. An all_reduce of two nodes may go by trees, which is up to

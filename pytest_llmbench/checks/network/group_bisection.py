@@ -1,4 +1,4 @@
-"""All nodes together, and where that is slow although all pairs are fast, the nodes that make it so.
+"""Measures all nodes together and, if that is slow although all pairs are fast, finds the nodes responsible.
 
 Halves are measured, halves of slow halves, and controls. A half that is slow alone holds a culprit. If only the whole
 is slow, its halves are filled up with good nodes to the size that was slow, as a fault may need that many ranks to

@@ -52,13 +52,11 @@ class NetworkOptions(Strict):
     """Allowed shortfall from the other nodes (fraction); absent, 0.1 with GPUs, 0.5 without."""
 
     def sizes(self, site: Site) -> Sizes:
-        """Measurement of each group on this site."""
         own = self.model_dump(exclude={"bytes"} if site.scale == "smoke" else set(), exclude_none=True)
         own = {name: value for name, value in own.items() if name in Sizes.model_fields}
         return (_GPU if site.is_full_gpu else _CPU).model_copy(update=own)  # options are for the full size
 
     def allowed(self, site: Site) -> float:
-        """The tolerance on this site."""
         return self.tolerance if self.tolerance is not None else _TOLERANCE[site.device]
 
 
@@ -90,7 +88,6 @@ class GroupResult:
 
     @property
     def text(self) -> str:
-        """The rate, or the reason for a missing one."""
         return self.reason if self.busbw is None else f"{self.busbw:.4g} GB/s"
 
 

@@ -48,7 +48,7 @@ KINDS: Mapping[GroupFault | None, tuple[NetworkKind | SharedKind, Severity, str]
     "error": ("failing_node", Severity.ISOLATE, _REPLACE),
     "wrong_values": ("wrong_values", Severity.ISOLATE, "take the node out: it computes or transmits wrong numbers"),
     "no_answer": ("dead_node", Severity.REBOOT, "look at its console and system log, and reboot it"),
-}  #: finding dead_node: a node stops answering in a measurement, and others do not
+}  #: finding dead_node: a node stops answering in a measurement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +98,7 @@ class Hunt:
         self.second: list[Match] = []
 
     def play(self, rounds: PositiveInt | None, rails: Sequence[int] | None = None) -> None:
-        """Play pairs of two nodes or more, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
+        """Play pairs of two or more nodes, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
 
         `rails` are local ranks that play one at a time, or None for all ranks of a node together; `rounds` is for each
         of them.
@@ -197,7 +197,7 @@ class Hunt:
         return self.places.between(match.boundary, one, two) if match.boundary in self.places.levels else ()
 
     def _blame_places(self, play: Callable[[Rounds], tuple[list[Match], Played]]) -> None:
-        """Take the blame from nodes that are all behind one switch, and from pairs that all cross one boundary."""
+        """Clear nodes that are all behind one switch, and pairs that all cross one boundary: the place is slow."""
         verdict, slow_ones = self.verdict, set[str]()
         for player in (*verdict.culprits, *verdict.unresolved):
             faults = {match.result.fault for match in self._bad_matches_of(player)}
@@ -238,7 +238,6 @@ class Hunt:
         return bool(hosts) and 2 * min(played[host] for host in hosts) >= max(played.values(), default=1)
 
     def matches_of(self, player: str) -> list[Match]:
-        """The pairs of a player in the first pass."""
         return self._matches[player]
 
     def repeats_of(self, player: str) -> list[Match]:
@@ -300,7 +299,7 @@ class Hunt:
         )  # fmt: skip
 
     def add_transport(self, report: Report) -> Report:
-        """A report of what was measured between GPUs, with the way that NCCL took between the nodes that answer."""
+        """A report with findings about the transport between the nodes that answer."""
         left = [host for host in self._hosts if host not in self.silent]
         if not report.readings or len(left) < 2:
             return report
@@ -412,7 +411,7 @@ class Hunt:
             message += f", and {inside} among themselves; {self._floor_text}: {listed(place.hosts, _MOST_NAMED)}"
             what = "the uplinks of the switch" if inside == "well" else "the switch, and what else they share"
             action = f"check {what}: its ports, cables and routing"
-            #: finding slow_boundary: pairs of nodes are slow across a switch or between racks, and no node is at fault
+            #: finding slow_boundary: pairs across a switch or between racks are slow, and no node is at fault
             yield finding(None, str(place), "slow_boundary", Severity.ISOLATE, message, action)
         action = "check the cables and routes between the two, and the counters of their ports"
         for link in self.bad_links:
@@ -455,7 +454,7 @@ class Hunt:
             message = f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
             message += self._floor_text
             action = "measure again; a link that drops or retrains shows in its counters"
-            #: finding slow_at_times: a node was slow in the first pass and not in the second
+            #: finding slow_at_times: a node was slow in the first pass only
             yield finding(*self.players[player], "slow_at_times", Severity.MONITOR, message, action)
 
     def _find_uneven(self) -> Iterator[Finding]:
@@ -478,20 +477,18 @@ class Hunt:
                 message = f"{fastest} {fast[fastest].text}, and no pair of this node does: if most nodes are slow, "
                 message += "comparing them does not show it"
                 action = f"set a reference for {self.statistic} in the system's file"
-                #: finding uneven: a few pairs of nodes, none of them with this node, are far faster than the others:
-                #:  most nodes may be slow
+                #: finding uneven: a few pairs without this node are far faster: most nodes may be slow
                 hint = finding(host, "", "uneven", Severity.MONITOR, message, action)
                 yield hint.model_copy(update={"statistic": self.statistic})
 
     @property
     def unjudged(self) -> dict[str, str]:
-        """Unjudged nodes, with the reason."""
         reasons: dict[str, str] = {} if self.witnessed else dict(self.silent)
         for player in self.verdict.unresolved:
             host, rail = self.players[player]
             bad = self._describe(self._bad_matches_of(player)[:3], player)
             where = f"{rail}: " if rail else ""
-            rest = f"no good node is left to find the bad one with; {self._floor_text}"
+            rest = f"no good node is left as a partner to find the bad one; {self._floor_text}"
             reasons.setdefault(host, f"{where}bad {bad}; {rest}")
         named = {*self.verdict.culprits, *self.verdict.unresolved}
         for host, reason in self._behind_boundaries():

@@ -1,4 +1,4 @@
-"""The NICs of nodes by perftest's `ib_write_bw`, where it is installed: each port against what its link carries."""
+"""Measures NICs by perftest's `ib_write_bw` where it is installed, and compares each port with its link."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""RDMA ports before the load, active, at full rate and like their siblings; and after it, without flaps and errors."""
+"""Checks of RDMA ports: state and rate before the load, flaps and errors after it."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -79,13 +79,13 @@ def _slot_gb_s(slot: str) -> float:
 
 
 _TRAITS = (
-    #: finding port_down: an RDMA port is not active, and its siblings are
+    #: finding port_down: an RDMA port is not active, unlike its siblings
     _Trait(
         kind="port_down", severity=Severity.ISOLATE,
         value=lambda port: (_UP if port.active else f"{port.state} ({port.phys_state})") if port.state else None,
         better=lambda own, other: other == _UP != own, cure=lambda port: _CURES.get(port.phys_state, _CABLE),
     ),
-    #: finding port_slow: an RDMA port has a lower rate than its siblings
+    #: finding port_slow: an RDMA port is slower than its siblings
     _Trait(
         kind="port_slow", severity=Severity.ISOLATE, value=_link,
         better=lambda own, other: _first_number(other) > _first_number(own), cure=lambda _: _CABLE,
@@ -96,7 +96,7 @@ _TRAITS = (
         better=lambda own, other: _slot_gb_s(other) > _slot_gb_s(own),
         cure=lambda _: "seat the card again, and look for PCIe errors (lspci -vv: LnkSta)",
     ),
-    #: finding pkey: the partitions of an InfiniBand port differ from those of its siblings
+    #: finding pkey: the partitions of an InfiniBand port differ from its siblings'
     _Trait(
         kind="pkey", severity=Severity.CONFIGURE,
         value=lambda port: ", ".join(port.pkeys) if port.active and port.link_layer == "InfiniBand" else None,
@@ -166,7 +166,7 @@ def _find_missing(nodes: Mapping[str, MachineFacts]) -> Iterator[Finding]:
             message = f"{len(node.ports)} RDMA ports, {usual} on most nodes"
             message += f"; {listed(absent, _MOST_NAMED)} missing" if absent else ""
             action = "look for the card with lspci, and for its driver's words in the kernel log"
-            #: finding nic_missing: a node has fewer RDMA ports than the others, or lost one
+            #: finding nic_missing: a node has too few RDMA ports, or lost one
             yield finding(host, "", "nic_missing", Severity.ISOLATE, message, action)
 
 
@@ -177,7 +177,7 @@ def _find_undriven(nodes: Mapping[str, MachineFacts]) -> Iterator[Finding]:
                 driver = "no driver has it" if name is None else f"its driver {name} made no device"
                 message = f"a card for RDMA is on PCI, and there is no device in /sys/class/infiniband: {driver}"
                 action = "load mlx5_ib or efa on the node, or install the driver"
-                #: finding no_rdma_driver: a NIC for RDMA is on PCI and has no device
+                #: finding no_rdma_driver: a NIC for RDMA has no driver
                 yield finding(host, bus, "no_rdma_driver", Severity.CONFIGURE, message, action)
 
 
@@ -194,12 +194,12 @@ class _Limit:
 
 # As `ibcheckerrors` of infiniband-diags has them: 10 of what a bad link makes, 100 of what others or the load make.
 _LIMITS = (
-    #: finding link_flapped: the link of an RDMA port went down during the session
+    #: finding link_flapped: an RDMA port lost its link during the session
     _Limit(
         kind="link_flapped", severity=Severity.ISOLATE, most=0, action=_CABLE,
         counters=("link_downed", "carrier_down_count", "link_down_events_phy"),
     ),
-    #: finding port_errors: an RDMA port counted errors of its link during the session
+    #: finding port_errors: an RDMA port counted link errors during the session
     _Limit(
         kind="port_errors", severity=Severity.ISOLATE, most=10, action=_CABLE,
         counters=(
@@ -231,7 +231,7 @@ _IN_USE_BYTES, _UNUSED = 10e9, 0.01
 
 
 def gains(before: MachinePort, after: MachinePort) -> dict[str, int]:
-    """The gain of each counter of a port; one that was set back in between gained its present value."""
+    """The gain of each counter of a port; one that was reset in between gained its present value."""
     pairs = {name: (before.counters.get(name, count), count) for name, count in after.counters.items()}
     grown = {name: new - old if new >= old else new for name, (old, new) in pairs.items()}
     return {name: gain for name, gain in grown.items() if gain}
@@ -271,7 +271,7 @@ def _find_gained(host: str, first: MachinePort, port: MachinePort) -> Iterator[F
             yield finding(host, port.name, limit.kind, limit.severity, ", ".join(over), limit.action)
     if full := [counter for counter, most in _LARGEST.items() if first.counters.get(counter) == most]:
         message = f"{', '.join(full)} stands at its maximum and counts no further"
-        #: finding counter_saturated: a counter of an RDMA port is at its maximum, and hides new errors
+        #: finding counter_saturated: a counter of an RDMA port is at its maximum
         yield finding(host, port.name, "counter_saturated", Severity.MONITOR, message, "clear it: perfquery -R")
 
 
@@ -287,5 +287,5 @@ def _find_unused(host: str, pairs: Mapping[str, tuple[MachinePort, MachinePort]]
             if most >= _IN_USE_BYTES and sent < _UNUSED * most:
                 message = f"it sent {sent / 1e9:.3g} GB while a port of its kind sent {most / 1e9:.3g} GB"
                 action = "see NCCL_IB_HCA, and the NICs that NCCL lists with NCCL_DEBUG=INFO"
-                #: finding nic_unused: an RDMA port carries no data, and others of its kind do
+                #: finding nic_unused: an RDMA port carries no data, unlike others of its kind
                 yield finding(host, name, "nic_unused", Severity.MONITOR, message, action)

@@ -1,4 +1,4 @@
-"""All nodes read and write the shared file system at once: how fast, how evenly, and whether bytes come back."""
+"""Check of the shared file system under the load of all nodes: rates, outliers, and correct bytes."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

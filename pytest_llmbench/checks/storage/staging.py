@@ -1,4 +1,4 @@
-"""Data that a training needs: on every node, readable, and the same everywhere."""
+"""Check of the data that a training needs: readable, and the same on every node."""
 
 from typing import Literal
 
@@ -60,7 +60,7 @@ class DataStaging(CheckDefaults):
         for path in paths:
             files = {host: fact.paths[path] for host, fact in facts.items()}
             right = {host: listing for host, listing in files.items() if not listing.wrong}
-            #: finding data_missing: data that the system's file names are not there, or not readable
+            #: finding data_missing: data of the system's file are missing or unreadable
             findings += [
                 _make_finding(host, path, "data_missing", listing.wrong)
                 for host, listing in files.items()

@@ -1,4 +1,4 @@
-"""NCCL's topology file, which names the GPUs and NICs that are near each other: true, and the same on every node."""
+"""Check of NCCL's topology file, which lists GPUs and NICs that are close: correct, and equal on all nodes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _compare_nodes(files: Mapping[str, str], kept: Mapping[str, Path]) -> Iterat
         action = f"see why the devices of this node are others; a file for it alone is {kept[host]}"
         lacks = any(difference.endswith("is missing") for difference in differences)
         severity = Severity.ISOLATE if lacks and odd is not None else Severity.CONFIGURE
-        #: finding unlike_others: something that has to be the same on all nodes or GPUs is not
+        #: finding unlike_others: a property differs between nodes or GPUs
         yield finding(host, "PCI devices", "unlike_others", severity, message, action)
 
 
@@ -140,7 +140,7 @@ def _compare_installed(
                 return
             fault = f"does not fit this node: {listed(differences, _MOST_NAMED, '; ')}"
     action = f"copy {kept} to {installed.path} on the node"
-    #: finding topology_file: the file of `NCCL_TOPO_FILE` is not a topology file, or not that of the node
+    #: finding topology_file: the file of `NCCL_TOPO_FILE` is wrong
     yield finding(host, installed.path, "topology_file", Severity.CONFIGURE, f"NCCL_TOPO_FILE {fault}", action)
 
 

@@ -70,7 +70,6 @@ def _owner_of_ini(folder: Path) -> str | None:
 
 
 def _texts(machine: SiteMachine, ci: str, engine: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each file of a site."""
     system, gpus = str(machine.keys["name"]), int(machine.keys.get("gpus_per_node") or 0)
     facts = {
         "system": system,
@@ -148,6 +147,5 @@ def _with_gpu(keys: dict[str, Any], notes: Sequence[str], gpu: Gpu | None, gres:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """Turn a name into a legal one that is free."""
     legal = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:80] or "site"
     return f"{legal}_site" if legal.lower() in taken else legal

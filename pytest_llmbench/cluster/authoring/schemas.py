@@ -134,7 +134,6 @@ def _described(schema: Schema, kind: type) -> Schema:
 
 
 def _definitions(models: list[type[BaseModel]]) -> dict[str, Schema]:
-    """Schemas of models and of all that they hold, by name."""
     wanted = [(model, "validation") for model in dict.fromkeys(models)]
     _, schema = models_json_schema(wanted, ref_template=_DEFS + "{model}", schema_generator=_Generator)  # type: ignore[arg-type]
     defs: dict[str, Schema] = schema["$defs"]
@@ -186,5 +185,4 @@ def _ref(model: type[BaseModel]) -> Schema:
 
 
 def _object_with(**constants: str) -> Schema:
-    """An object that has these keys with these values."""
     return {"required": list(constants), "properties": {key: {"const": value} for key, value in constants.items()}}

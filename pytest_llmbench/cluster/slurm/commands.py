@@ -50,15 +50,15 @@ _OF_SRUN = frozenset(
 
 
 class NoAnswerError(ClusterError):
-    """Slurm was silent, or the effect of a command is unknown; it may answer if it is asked again."""
+    """Slurm was silent, or the effect of a command is unknown. Asking again may help."""
 
 
 class NotYetError(NoAnswerError):
-    """Slurm refused what it may take in a moment: its controller has just been started."""
+    """Slurm refused a request that it may accept in a moment, because its controller has just started."""
 
 
 class QueueFullError(NotYetError):
-    """Slurm refuses a job because its queue is full; it may take it when another job has ended.
+    """Slurm refuses a job because its queue is full; it may accept the job when another one has ended.
 
     Attributes:
         limit: Slurm's name of the limit.
@@ -156,7 +156,7 @@ def ask(
 
 
 def _end_with_us() -> None:
-    """Make a forked sbatch die with the thread that waits for it, so that only living sessions submit jobs."""
+    """Make a forked sbatch end with the thread that waits for it, so that only living sessions submit jobs."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Slurm's controller: when it is asked, whether it answers, and whether a refusal of one that is just back counts."""
+"""Slurm's controller: when to query it, whether it answers, and whether a refusal after its restart counts."""
 
 import threading
 import time
@@ -77,7 +77,7 @@ class SlurmController:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since it fell silent; 0 while it answers."""
+        """Seconds since its last answer; 0 while it answers."""
         return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
 
     @property

@@ -54,7 +54,7 @@ class FullQueue:
         if self.longest_min is not None and now - since > _MINUTE_S * self.longest_min:
             return f"{error}: it was held back for longer than --llmbench-max-wait {format_minutes(self.longest_min)}"
         if error.limit not in self._named and (reason := self._closed(error.limit)):
-            return f"{error}: {reason}, so no job of it is ever taken: ask for another"
+            return f"{error}: {reason}, so none of its jobs is ever accepted: use another"
         counts = bool(ours) or not error.counts_this_user  # jobs of others count, which Slurm may hide
         if not counts:
             answer, failed = self.queries.answer(["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i"])
@@ -120,7 +120,7 @@ class QueueLimit:
         self._of_groups[job_id, group[0]] = time.monotonic(), why
         if not why and group[0] not in self._named:
             self._named.add(group[0])
-            others = "; ".join(map(str, full)) or "`scontrol show assoc_mgr` does not show which to this user"
+            others = "; ".join(map(str, full)) or "`scontrol show assoc_mgr` hides which one from this user"
             self.slurm.notes.append(f"job {job_id} waits for its group to use less ({group[0]}): {others}")
         return why
 

@@ -66,21 +66,13 @@ class JobMarks:
 
 
 class GroupLimit(NamedTuple):
-    """A limit on all jobs of an account or QOS together, as it is now.
+    """A limit on all jobs of an account or QOS together, as it is now."""
 
-    Attributes:
-        place: the account, its user or the QOS.
-        name: Slurm's name, such as `GrpTRES=node` or `GrpSubmitJobs`.
-        most: the limit.
-        used: its present use.
-        needed: the use of the job that waits for it.
-    """
-
-    place: str
-    name: str
-    most: float
-    used: float
-    needed: float
+    place: str  # the account, its user or the QOS
+    name: str  # Slurm's name, such as `GrpTRES=node` or `GrpSubmitJobs`
+    most: float  # the limit
+    used: float  # its present use
+    needed: float  # the use of the job that waits for it
 
     def __str__(self) -> str:
         return f"{self.name} of {self.place} is {self.most:g}, {self.used:g} in use, and this job takes {self.needed:g}"
@@ -120,11 +112,11 @@ class SlurmQueries:
         self._refusing_asked = -_NEVER
 
     def end_within(self, seconds: float) -> None:
-        """End every command within `seconds` from now, including the running one: the session waits for it."""
+        """End every command, the running one included, within `seconds` from now, for a session that waits to end."""
         self._end_by = min(self._end_by, time.monotonic() + seconds)
 
     def ask_no_more(self) -> None:
-        """Cut off every command that only asks, also the running one: the session ends without its answer."""
+        """Stop every query, the running one included, because the session ends."""
         self._asks = False
 
     def ask(self, command: Sequence[str], timeout_s: float | None = None, questions: bytes = b"") -> SlurmAnswer:
@@ -258,7 +250,7 @@ class SlurmQueries:
         return tuple(late)
 
     def knows_no_node(self) -> bool:
-        """True if the controller takes every node for down or unknown, as it does for a while after its start."""
+        """True if the controller lists every node as down or unknown, as it does for a while after its start."""
         states = [state for (state,) in self._sinfo(("%T",)) if state]
         return bool(states) and all(state.startswith(("unknown", "down")) for state in states)
 

@@ -100,7 +100,7 @@ def shown_rows(jobs: Mapping[OurJob, WatchedJob], rows: Iterable[JobRow]) -> dic
 
 
 def judge_shown(watched: WatchedJob, row: JobRow, facts: Facts, now: float) -> Changes:
-    """Decide on a job that squeue shows. Its marks come first: they are there before its end is seen."""
+    """Judge a job that squeue shows. Its marks come first, because they precede its end."""
     changes: Changes = {"marks": facts.marks[row.job_id]} if row.job_id in facts.marks else {}
     closing = (watched.closing or facts.began) if row.status.word == "COMPLETING" else None
     changes |= {"submitted": row.submitted, "shown": row, "seen": facts.began, "answered": now}
@@ -108,7 +108,7 @@ def judge_shown(watched: WatchedJob, row: JobRow, facts: Facts, now: float) -> C
 
 
 def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> Changes:
-    """Decide on a job that squeue lacks, or that Slurm has been closing for too long.
+    """Judge a job that squeue lacks, or that Slurm has been closing for too long.
 
     sacct lags behind by seconds: its "still running" is believed only until squeue's silence lasts. A job is lost once
     Slurm's answers have lacked it for a while, or once another job has its id.
@@ -143,7 +143,7 @@ def judge_unsure(job: OurJob, watched: WatchedJob, facts: Facts, now: float) -> 
 
 
 def judge_other(watched: WatchedJob, row: JobRow) -> Changes:
-    """Decide on a job whose id shows a later job: it was requeued, which makes it a new one, or Slurm forgot it."""
+    """Judge a job whose id now belongs to a later job: it was requeued, which makes it a new one, or forgotten."""
     if watched.identity.token and row.fits(watched.identity, ""):
         reason = "it was requeued, as by `scontrol requeue`, and a second start would be another run"
         lost = JobStatus(state=JobState.LOST, word="REQUEUED", reason=reason)
@@ -263,7 +263,7 @@ class Slurm:
         return self._jobs[job].status
 
     def waited_s(self, job: OurJob) -> float:
-        """Seconds that a watched job had waited in the queue when Slurm last showed it there; 0 for any other job.
+        """Seconds that a watched job had waited when Slurm last listed it as waiting; 0 for any other job.
 
         The wait ends when the job's nodes start up.
         """
@@ -346,7 +346,7 @@ class Slurm:
             query.result()
 
     def look_no_more(self) -> None:
-        """End the question that hangs, if one does: it would outlive this process."""
+        """End a query that hangs, which would outlive this process."""
         self.queries.ask_no_more()
         if (query := self._query) is not None:
             query.is_over(time.monotonic() - query.began + _KILLED_S)

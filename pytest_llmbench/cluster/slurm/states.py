@@ -32,7 +32,7 @@ def is_hopeless(reason: str) -> bool:
 
 
 class JobState(StrEnum):
-    """Slurm's job states, as far as we treat them differently; LOST is a job of which Slurm has forgotten the id."""
+    """Slurm's job states, as far as they are treated differently; LOST is a job that Slurm has forgotten."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

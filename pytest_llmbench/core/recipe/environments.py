@@ -59,7 +59,7 @@ class Environment(Strict):
     container: Container | None = None
     """Container image that the framework runs in; absent, it runs without a container."""
     rendezvous_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = ""
-    """Suffix that turns a node's name into the name of its fast network, such as JUWELS' `i`."""
+    """Suffix of a node's name in its fast network, such as JUWELS' `i`."""
     launcher_args: tuple[str, ...] = ()
     """Further arguments of torchrun or deepspeed, which start the ranks."""
 

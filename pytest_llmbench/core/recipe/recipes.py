@@ -17,7 +17,7 @@ from pytest_llmbench.core.yaml_files import read_yaml
 
 Scale = Literal["full", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "smoke")
-Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 # Keys of a recipe that no file has: a name comes from the mapping, a scale from `--scale`.
 NOT_WRITTEN = ("name", "scale")
 
@@ -85,7 +85,7 @@ class Parallelism(Strict):
     sequence: bool = False
     """Tensor-parallel ranks also split the sequence where a layer has no matrices."""
     activation_checkpointing: Literal["none", "selective", "full", "auto"] = "none"
-    """Activations that the backward pass recomputes: none, those of the attention, or those of each block. With `auto`
+    """Activations that the backward pass recomputes: none, of the attention, or of each block. With `auto`
     none if they fit the GPU by the estimate of the plan, and then micro batches are joined up to 16,384 tokens while
     these fit, too; else those of each block.
     """
@@ -181,15 +181,13 @@ class Recipe(Strict):
     global_batch_size: PositiveInt | None = None
     """Number of sequences per optimizer step over all ranks."""
     gradient_accumulation_steps: PositiveInt | None = None
-    """Number of micro batches per optimizer step of one copy of the model, so that the batch grows with the ranks.
-
-    Give this or `global_batch_size`.
-    """
+    """Number of micro batches per step of one copy of the model, instead of `global_batch_size`: the batch grows with
+    the ranks."""
     micro_batch_size: PositiveInt
     """Number of sequences per forward pass of one copy of the model; the rest of the batch is accumulated."""
     precision: Precision = "bf16"
     """Precision of the matrix products; all but `fp32` need GPUs. With `fp8` (a scale for each tensor) and `mxfp8` (one
-    for 32 values), the layers' products are in 8 bits and the rest in bf16.
+    for 32 values), the layers' products are in 8 bits and the rest in bf16; with `nvfp4`, they are in 4 bits.
     """
     compile: bool = True
     """On GPUs, engines `torch` and `deepspeed` (without sharding `full`) compile each block with `torch.compile`, and
@@ -201,8 +199,10 @@ class Recipe(Strict):
     """Source of the tokens."""
     steps: PositiveInt
     """Number of optimizer steps."""
-    end: Literal["steps", "time_limit"] = "steps"
-    """Intended end of the run; `time_limit` for a run that is meant to be cut off before its last step."""
+    end: Literal["steps", "time_limit", "target"] = "steps"
+    """Intended end of the run; `time_limit` for one that is meant to be cut off, `target` for one that ends itself
+    where its loss is low enough.
+    """
     warm_up: WarmUp = WarmUp()
     """Steps that are left out of the judgement."""
     time_limit: MinutesField

@@ -98,19 +98,15 @@ class Reference(Strict):
     per_node: bool = False
     """The bounds, and `applies_to.gpus`, count for each node and are multiplied by the number of nodes."""
     claim: Literal["system", "run"] = "system"
-    """Subject of the verdict: any run of the `system`, or this `run` alone.
-
-    A bound that contains the differences between runs, as a calibrated one does, is judged by the run.
-    """
+    """Subject of the verdict: any run of the `system`, or this `run` alone, for a bound that contains the differences
+    between runs, such as a calibrated one."""
     between_runs: QuantityField | None = None
     """Standard deviation between runs of one system, as a share of the mean; absent, 0.3 %, known from 5 runs."""
     runs: Annotated[int, Field(ge=2)] | None = None
     """Number of good runs of the system that `between_runs`, or a bound with `claim: run`, comes from, at least 2."""
     floor: bool = False
-    """The bound is a floor: a run below it is broken, but one above it may be slow, so its speed stays unjudged.
-
-    In a check, physics judges too if the bound is a floor; any other lower bound replaces it.
-    """
+    """A run below it is broken, but one above it may be slow, so its speed stays unjudged. In a check, any
+    other lower bound replaces physics."""
     xfail: ExpectedFailure | None = None
     """Known miss of the bound on this system, with its last day."""
     why: str
@@ -149,7 +145,7 @@ class Reference(Strict):
             )
         spread = self.between_runs
         if spread is not None and (spread.dimension != "fraction" or spread.base <= 0):
-            raise ValueError(f"between_runs: {spread} is not a share above 0: no runs are alike to the last digit")
+            raise ValueError(f"between_runs: {spread} is not a share above 0: runs always differ")
         if self.claim == "run" and self.between_runs is not None:
             raise ValueError("claim: run leaves the differences between runs out: leave out between_runs")
         if self.claim == "system" and (self.between_runs is None) != (self.runs is None):

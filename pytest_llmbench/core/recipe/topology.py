@@ -11,17 +11,11 @@ Device = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """The shape of one run on the nodes.
+    """The shape of one run on the nodes."""
 
-    Attributes:
-        nodes: number of nodes.
-        gpus_per_node: GPUs used on each node; 0 trains on the CPU.
-        cpu_ranks_per_node: ranks per node when there are no GPUs.
-    """
-
-    nodes: int
-    gpus_per_node: int
-    cpu_ranks_per_node: int = 1
+    nodes: int  # number of nodes
+    gpus_per_node: int  # GPUs used on each node; 0 trains on the CPU
+    cpu_ranks_per_node: int = 1  # ranks per node when there are no GPUs
 
     @property
     def device(self) -> Device:

@@ -1,4 +1,4 @@
-"""Facts about the way of the data, from NCCL's own lines. `readers.nccl` makes them."""
+"""Facts about NCCL's transport, which `readers.nccl` reads from its log lines."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -34,7 +34,7 @@ AllocationMode = Literal["session", "run"]
 
 
 class Verdict(StrEnum):
-    """How a declared test ended. There is no other way for one to end."""
+    """The end of a declared test."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, no password
     """The number was measured and met its threshold."""
@@ -133,7 +133,7 @@ class Judgement(Strict):
 
 
 class MadeBy(Strict):
-    """The session that made a record. Nothing in it is secret: `***` stands in its place."""
+    """The session that made a record, with `***` for secrets."""
 
     llmbench_version: str
     """Version of pytest-llmbench."""
@@ -160,7 +160,7 @@ UnixTime = Annotated[float, Field(ge=0, lt=2.5e11)]
 
 
 class Timings(Strict):
-    """Unix times of a run's life; null where it did not get that far."""
+    """Unix times of a run; null for a stage that it did not reach."""
 
     submitted: UnixTime | None = None
     """Unix time of the submission."""
@@ -236,7 +236,7 @@ class Record(Traces, Identity, Document):
 
     @property
     def was_cut_short(self) -> bool:
-        """True if the end of its session is all that is known of it."""
+        """True if it was cut short by the end of its session."""
         raise NotImplementedError
 
     @property
@@ -423,7 +423,7 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
 
     @property
     def took_s(self) -> float:
-        """Seconds that it took, without what it waited for Slurm; 0 where it did not get that far."""
+        """Seconds from start to end, without the wait in the queue; 0 if it did not start."""
         began, ended = self.timings.started or self.timings.submitted, self.timings.ended
         return ended - began if began is not None and ended is not None else 0.0
 

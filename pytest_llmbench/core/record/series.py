@@ -286,11 +286,11 @@ class StepSeries(Strict):
     transport: tuple[str, ...] = ()
     """Faults of the way that NCCL sent data, by its own lines in the logs, in words."""
     contradictions: tuple[str, ...] = ()
-    """Contradictions between a log and other files of the same run, in words."""
+    """Contradictions within a log, or between it and other files of the same run, in words."""
 
 
 class Progress(Strict):
-    """The last step that a run has logged so far, as quickly as it can be had: to look on, not to judge."""
+    """The last step that a run has logged so far, for display."""
 
     step: int
     """Number of the step."""

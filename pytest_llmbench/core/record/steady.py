@@ -89,7 +89,7 @@ class Steady:
 
     @classmethod
     def of_mean(cls, seconds: float, some: Sequence[float]) -> Self:
-        """The state of a run whose log has the mean of all its steps, and the durations of `some`."""
+        """The state of a run that logged its mean speed and the durations of `some` steps."""
         return cls(
             low=min([seconds, *some]), high=max([seconds, *some]), mean=seconds, mean_with_pauses=seconds, left_out=0,
             judged=0, half_width=0.0, slope=0.0, drift=None, settled=True, enough=True, least=0,
@@ -137,7 +137,7 @@ class Steady:
         return "drifts" if self.drift is not None else "within_noise"
 
     def _decide_by_each_step(self, bound: float) -> Decided | None:
-        """Compare each step with a bound that is so far away that this needs no interval; None for a nearer one."""
+        """Compare each step with a bound that is far away; None for a nearer one, which needs the interval."""
         far = gain = _FAR
         if self.enough:
             spread = min(self.slowest / self.fastest, _FAR_ENOUGH) ** _RANGES

@@ -25,7 +25,7 @@ class Beginning:
     folder: str | None = None  # the working folder; None for the one that the process has
 
     def write(self, path: Path) -> None:
-        """Write it, for this user alone."""
+        """Write the file, readable by this user alone."""
         write_text(path, json.dumps(asdict(self)), mode=PRIVATE)
 
     @classmethod
@@ -42,7 +42,7 @@ class Beginning:
                 and all(type(value) in {str, int, float} for value in arguments)
             ):
                 return cls(entry=entry, arguments=tuple(arguments), folder=folder)
-        raise ConfigError(f"{path}: is not what a job of ours begins with: submit the run again")
+        raise ConfigError(f"{path}: is not the call of a job of ours: submit the run again")
 
 
 def job_file(folder: Path, job_id: str) -> Path:

@@ -1,4 +1,4 @@
-"""A fault that ranks cause on purpose, so that an operator sees that the gate fails when it must."""
+"""A fault that ranks cause on purpose, by which an operator tests the gate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ FaultName = Literal[
 # Faults of all ranks of all checks and runs, with the variables that make them. NCCL and the machine are then really
 # slow, as where an image or a login file sets these.
 LASTING: Mapping[FaultName, Mapping[str, str]] = {
-    "few-threads": {"NCCL_NTHREADS": "64"},  #: fault few-threads: NCCL copies with 64 threads, in all checks and runs
-    "ll-protocol": {"NCCL_PROTO": "LL"},  #: fault ll-protocol: NCCL's protocol for small messages, in all
-    "no-nvls": {"NCCL_NVLS_ENABLE": "0"},  #: fault no-nvls: NVLink SHARP is off, in all
-    "no-p2p": {"NCCL_P2P_DISABLE": "1"},  #: fault no-p2p: GPUs of a node exchange data over host memory, in all
-    #: fault no-shm: GPUs of a node exchange data over the network, in all
+    "few-threads": {"NCCL_NTHREADS": "64"},  #: fault few-threads: NCCL copies with 64 threads
+    "ll-protocol": {"NCCL_PROTO": "LL"},  #: fault ll-protocol: NCCL's protocol for small messages
+    "no-nvls": {"NCCL_NVLS_ENABLE": "0"},  #: fault no-nvls: NVLink SHARP is off
+    "no-p2p": {"NCCL_P2P_DISABLE": "1"},  #: fault no-p2p: GPUs of a node exchange data over host memory
+    #: fault no-shm: GPUs of a node exchange data over the network
     "no-shm": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
-    "one-channel": {"NCCL_MAX_NCHANNELS": "1"},  #: fault one-channel: NCCL uses one channel, in all
-    "one-core": {},  #: fault one-core: all ranks of a node run on one core, in all
+    "one-channel": {"NCCL_MAX_NCHANNELS": "1"},  #: fault one-channel: NCCL uses one channel
+    "one-core": {},  #: fault one-core: all ranks of a node run on one core
     "pageable-memory": {},  #: fault pageable-memory: copies between host and GPU are from memory that is not pinned
-    "small-buffers": {"NCCL_BUFFSIZE": "65536"},  #: fault small-buffers: NCCL's buffers have 64 KiB, in all
-    "tcp": {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"},  #: fault tcp: nodes exchange data over TCP, in all
-    "tree": {"NCCL_ALGO": "allreduce:tree"},  #: fault tree: all_reduce goes by trees, in all; NCCL 2.24 or newer
+    "small-buffers": {"NCCL_BUFFSIZE": "65536"},  #: fault small-buffers: NCCL's buffers have 64 KiB
+    "tcp": {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"},  #: fault tcp: nodes exchange data over TCP
+    "tree": {"NCCL_ALGO": "allreduce:tree"},  #: fault tree: all_reduce goes by trees; NCCL 2.24 or newer
 }
 FAULTS: tuple[FaultName, ...] = tuple(fault for fault in get_args(FaultName) if fault not in LASTING)
 
@@ -65,7 +65,7 @@ class SimulatedFault:
 
 
 def note_strike(folder: Path, rank: int, fault: SimulatedFault) -> None:
-    """Write down that a rank causes a fault now: before it does, because it may not live on."""
+    """Record that a rank is about to cause a fault, which it may not survive."""
     path = folder / layout.STRIKES / layout.rank_name(rank)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_text(f"{fault}\n", encoding="ascii")

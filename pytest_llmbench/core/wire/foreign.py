@@ -1,4 +1,4 @@
-"""Secrets in text that others wrote, such as a log's line or an exception of a rank, and its ways into records."""
+"""Removes secrets from foreign text, such as a log line or an exception of a rank, before it is recorded."""
 
 import hashlib
 import re
@@ -44,7 +44,7 @@ class Mark:
 
 
 def redacted(text: str, values: Collection[str], marks: Iterable[Mark] = ()) -> str:
-    """A text with `***` instead of each secret: by its value, by its mark, or by what stands around it."""
+    """A text with `***` for each secret, which is found by its value, its mark or its surroundings."""
     for value in sorted(values, key=len, reverse=True):  # one may be the beginning of another
         text = text.replace(value, REDACTED)
     for mark in marks:

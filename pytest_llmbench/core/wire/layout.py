@@ -1,4 +1,4 @@
-"""The folder of a session: the names that the login node, the ranks and the plugin agree on.
+"""Names of the files in a session's folder, shared by login node, ranks and plugin.
 
 session.json  system.json  plan.json  journal  live.json  owner  stop  junit.xml
 summary.md  verdict.json  verdicts.json  report.html  allocation/  repeats/  superseded/
@@ -57,7 +57,7 @@ LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"
 
 
 def new_id() -> str:
-    """Identify a session: by the time it began, and enough chance that two of them never meet.
+    """Make the id of a session: its start time and random digits.
 
     The first three of the six digits after the second are its 4096th parts, so sessions sort by their beginning.
     """

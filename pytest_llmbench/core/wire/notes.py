@@ -1,4 +1,4 @@
-"""Notes that the processes of a run leave in its folder: a second start of one of them, and their pauses.
+"""Notes of a run's processes in its folder: second starts and pauses.
 
 A controller that was killed may have saved a job as one that waits, and starts it again: the second start must not
 touch the measurements of the first. A stopped process does not know the reason. Slurm does, as long as it answers: the
@@ -15,7 +15,7 @@ from pytest_llmbench.core.wire import layout
 
 
 def note_second_start(folder: Path, who: str) -> None:
-    """Write down that a process has refused to begin, because an earlier start of it has."""
+    """Record that a process refused to begin because it had been started before."""
     with contextlib.suppress(OSError):  # a full disk: it ends all the same
         write_text(folder / layout.AGAIN, f"{who} on {socket.gethostname()}\n")
 
@@ -29,7 +29,7 @@ def second_start(folder: Path) -> str | None:
 
 
 def note_pause(folder: Path, who: str, seconds: float) -> None:
-    """Write down that a process has just stood still for a while, as it saw it itself."""
+    """Record a pause of a process, as the process itself measured it."""
     with contextlib.suppress(OSError):  # a full disk must not end a process that can go on
         make_folder(folder / layout.PAUSES)
         with (folder / layout.PAUSES / who).open("a", encoding="ascii") as file:

@@ -65,7 +65,7 @@ class DeepSpeedChat(External):
     proof = "the line `Throughput:`, printed once after the last step"
     options = stages.DeepSpeedChatOptions
     reader = "deepspeed_chat"
-    log_per_run = True
+    log_per_run = "*.log"
     statistics = _STATISTICS
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:

@@ -98,11 +98,18 @@ def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {**_given(recipe, options.step), **own}
 
 
+# Settings of DeepSpeed that leave out layers, tokens or parts of the attention, or keep weights in half precision.
+_USUAL: Mapping[str, Any] = dict.fromkeys(
+    ("amp_enabled", "curriculum_enabled_legacy", "data_efficiency_enabled", "fp16_master_weights_and_gradients",
+     "pld_enabled", "sparse_attention"),
+)  # fmt: skip
+
+
 def rules(recipe: Recipe) -> Rules:
     """Return the rule of each argument. Only those of recipe fields count, because the FLOPs are unknown."""
     same = rules_of_given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
     bound = {name: rule for name, rule in same.items() if name not in _FREE}
-    return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))})
+    return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))}, usual=_USUAL)
 
 
 def parameters_of(recipe: Recipe) -> Span:

@@ -1,8 +1,12 @@
-"""Megatron-LM's `pretrain_gpt.py`, as JSC's NLP benchmark runs it: torchrun on every node, read by its own log line."""
+"""Megatron-LM's `pretrain_gpt.py`, as JSC's NLP benchmark runs it: torchrun on every node, read by its own log line.
+
+Logs of Megatron-Bridge, which trains by the same loop, are read and compared with the same recipes.
+"""
 
 import itertools
+import re
 import statistics as stats
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +14,7 @@ from typing import Any
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks, SettingsCheck, Span, on_off
+from pytest_llmbench.core.record.claims import Asks, Setting, SettingsCheck, Span, on_off
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines import training as _training
@@ -32,8 +36,9 @@ from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters, parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import megatron_claims, tensorboard
-from pytest_llmbench.readers.items import Needles
+from pytest_llmbench.readers.items import Needles, Printed, Said
 from pytest_llmbench.readers.log import LogReader
+from pytest_llmbench.readers.printed import in_yaml
 
 _FIELDS = {
     "tensor-model-parallel-size": "parallelism.tensor",
@@ -62,13 +67,14 @@ _FIELDS = {
 }
 
 
-# How Megatron-LM names the scales of 8-bit products.
-_EIGHT_BITS: Mapping[str, str] = {"fp8": "tensorwise", "mxfp8": "mxfp8"}
+# How Megatron-LM names products in 8 or 4 bits: the bits, their format, and their scales.
+_FEW_BITS: Mapping[str, tuple[str, str, str]] = {
+    "fp8": ("fp8", "hybrid", "tensorwise"), "mxfp8": ("fp8", "e4m3", "mxfp8"), "nvfp4": ("fp4", "e2m1", "nvfp4"),
+}  # fmt: skip
 
 
 def _half(recipe: Recipe) -> str:
-    """The precision of the weights."""
-    return "bf16" if recipe.precision in _EIGHT_BITS else recipe.precision
+    return "bf16" if recipe.precision in _FEW_BITS else recipe.precision
 
 
 def _ends(recipe: Recipe) -> int:
@@ -125,9 +131,10 @@ def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
     if _ends(recipe):
         yield "account-for-embedding-in-pipeline-split", "parallelism.pipeline", True
         yield "account-for-loss-in-pipeline-split", "parallelism.pipeline", True
-    if recipe.precision in _EIGHT_BITS:
-        yield "fp8-format", "precision", "hybrid" if recipe.precision == "fp8" else "e4m3"
-        yield "fp8-recipe", "precision", _EIGHT_BITS[recipe.precision]
+    if recipe.precision in _FEW_BITS:
+        bits, form, scales = _FEW_BITS[recipe.precision]
+        yield f"{bits}-format", "precision", form
+        yield f"{bits}-recipe", "precision", scales
     for name, key, ranks in (
         ("context-parallel-size", "context", layout.context), ("expert-model-parallel-size", "expert", layout.expert),
     ):  # fmt: skip
@@ -163,6 +170,7 @@ _REFUSED: Mapping[str, str] = {
 }
 # Arguments without a rule above. Each must leave the model and the work of a step as they are.
 _HARMLESS = frozenset({
+    "pipeline-model-parallel-layout",
     "accumulate-allreduce-grads-in-fp32", "apply-query-key-layer-scaling", "attention-backend",
     "attention-softmax-in-fp32", "context-parallel-size", "cross-entropy-loss-fusion", "data-cache-path",
     "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "moe-aux-loss-coeff", "moe-grouped-gemm",
@@ -241,7 +249,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         refused=_REFUSED,
         harmless=_HARMLESS | as_usual,
         families=_FAMILIES,
-        usual=_USUAL,
+        usual=_USUAL if shape.latent_attention else {**_USUAL, "kv-channels": shape.head_width},
     )
 
 
@@ -263,7 +271,7 @@ def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool)
     loaded = own.get("load") or own.get("pretrained-checkpoint")
     asked: Asks = {
         # A log prints two: that of the weights, and a setting for 8 bits, which `compare` asks for.
-        **({"precision": None, "bf16": on_off(True)} if recipe.precision in _EIGHT_BITS else {}),
+        **({"precision": None, "bf16": on_off(True)} if recipe.precision in _FEW_BITS else {}),
         "gradient_precision": None if own.get("grad-reduce-in-bf16") else "fp32" if in_fp32 else None,
         "initial_weights": None if loaded else "random",
         "parameters": _in_billions(recipe, positions, padded_to) if known else None,
@@ -339,6 +347,64 @@ _STATISTICS: Mapping[str, Statistic] = {
 }
 
 
+# The number that Megatron-Bridge's rank 0 prints has two decimals, and the ranks' clocks are milliseconds apart.
+_STEP_TIME_S, _STEP_TIME_SHARE = 0.02, 0.02
+
+
+def _check_step_times(series: StepSeries) -> Iterator[str]:
+    """Yield the first line whose duration differs from all that rank 0 printed around it."""
+    near = (None, *series.steps, None)
+    for before, step, after in zip(near, near[1:], near[2:], strict=False):
+        times = [line.reported.get("step_time") for line in (before, step, after) if line is not None]
+        known = [time for time in times if time is not None]
+        slack = _STEP_TIME_S + _STEP_TIME_SHARE * (step.seconds or 0.0) if step else 0.0
+        if step and step.seconds and known and not any(abs(time - step.seconds) <= slack for time in known):
+            yield f"step {step.step} took {step.seconds:.6g} s by its line, and {known[0]:g} s by that of rank 0"
+            return
+
+
+# Settings of the configuration that Megatron-Bridge prints, by section; None stands for all with a rule. Lists and what
+# is recomputed, stay unchecked: its tables leave that out.
+_BRIDGE: Mapping[str, Collection[str] | None] = {
+    "model": None,
+    "train": ("train_iters", "micro_batch_size", "global_batch_size"),
+    "ddp": ("use_distributed_optimizer",),
+    "optimizer": ("optimizer", "lr", "weight_decay", "clip_grad", "adam_beta1", "adam_beta2", "adam_eps"),
+}
+_BRIDGE_NAMES: Mapping[str, str] = {
+    "gated_linear_unit": "swiglu", "num_moe_experts": "num_experts",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    # That of Megatron-LM's tokenizer lacks the end of a document.
+    **dict.fromkeys(("vocab_size", "moe_layer_freq", "window_size", "window_attn_skip_freq"), ""),
+    "recompute_granularity": "",
+}  # fmt: skip
+_SHORT = {"bf16", "fp16", "fp4", "fp8", "lr", "normalization", "optimizer"}
+_SECTION = re.compile(r"(?:\[(\w{1,40})\](?: Non-default values .{0,200})?|([a-z]\w{0,40})):\s*", re.ASCII)
+
+
+def _claims(text: str) -> Iterator[Said | Printed]:
+    """Yield the settings that a line prints: as Megatron-LM does, or as Megatron-Bridge does in YAML."""
+    if match := _SECTION.fullmatch(text):
+        yield Printed(match[1] or match[2], "", indent=0)
+    elif settings := [setting for setting in in_yaml(text) if "_" in setting.name or setting.name in _SHORT]:
+        yield from settings
+    else:
+        yield from megatron_claims.parse_claims(text)
+
+
+def _of_bridge(given: Setting, recipe: Recipe, rules: Rules, arguments: Collection[str]) -> Setting:
+    """Name a setting of Megatron-Bridge as Megatron-LM does, if it has a rule."""
+    section, _, leaf = given.name.partition(".")
+    own = _BRIDGE.get(section, ())
+    name = _BRIDGE_NAMES.get(leaf, leaf)
+    if leaf in {"fp8", "fp4"} and section == "model":
+        due = _FEW_BITS.get(recipe.precision, ("",))[0]
+        return given.model_copy(update={"name": leaf if leaf == due else f"{leaf}_format"})
+    flag = name.replace("_", "-")
+    known = (flag in rules.same or flag in arguments) and (own is None or leaf in own)
+    return given.model_copy(update={"name": name}) if known else given
+
+
 class MegatronLmOptions(Strict):
     """Options of this engine."""
 
@@ -367,7 +433,7 @@ class MegatronLM(External):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology)
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
         if recipe.model.activation == "relu":
@@ -383,21 +449,30 @@ class MegatronLM(External):
         )
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        # Where the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
+        # If the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
-        settings = tuple(given for given in series.settings if not (random and given.name == "load"))
-        check = super().compare(recipe, topology, series.model_copy(update={"settings": settings}))
-        if recipe.precision not in _EIGHT_BITS:
+        rules, own = self.arguments(recipe, topology)
+        layout = recipe.parallelism
+        ranks = {"context-parallel-size": layout.context, "expert-model-parallel-size": layout.expert}
+        more = {name: Same(field="parallelism", allowed=(number,)) for name, number in ranks.items() if name not in own}
+        named = replace(rules, same={**rules.same, **more})
+        settings = tuple(
+            _of_bridge(given, recipe, named, own) if "." in given.name else given
+            for given in series.settings if not (random and given.name == "load")
+        )  # fmt: skip
+        of_bridge = any("." in given.name for given in series.settings)
+        check = (named if of_bridge else rules).compare(own, settings)
+        if recipe.precision not in _FEW_BITS:
             return check
-        due = {name.replace("-", "_"): value for name, _, value in _shape(recipe) if name.startswith("fp8-")}
-        due["fp8"] = due.pop("fp8_format")  # as Megatron-LM prints it
+        bits, form, scales = _FEW_BITS[recipe.precision]
+        due = {bits: form, f"{bits}_recipe": scales}  # as Megatron-LM prints it
         differ = (
             f"{given.where} says {given.name} {given.value}; precision of the recipe is {recipe.precision}"
             for given in settings if given.name in due and given.value != due[given.name]
         )  # fmt: skip
-        silent = bool(series.claims) and not due.keys() <= {given.name for given in settings}
-        lacking = ["its log prints no fp8 and fp8_recipe, so it is unknown whether its products had 8 bits"] * silent
-        others = (words for words in check.differ if " says fp8_recipe " not in words)
+        silent = bool(series.claims or of_bridge) and not due.keys() <= {given.name for given in settings}
+        lacking = [f"its log prints no {bits} and {bits}_recipe, so the bits of its products are unknown"] * silent
+        others = (words for words in check.differ if f" says {bits}_recipe " not in words)
         return replace(check, differ=(*others, *differ, *lacking))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
@@ -461,6 +536,8 @@ class MegatronLM(External):
         yield from agreement.check_rate(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
         yield from agreement.check_counts(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.check_times(series, topology)
+        yield from agreement.check_pace(series, topology)
+        yield from _check_step_times(series)
         yield from _training.check_missing_losses(series)
         yield from too_many_skipped(recipe, series)
         yield from _training.check_loss_drop(series)
@@ -473,9 +550,10 @@ class MegatronLM(External):
 
 def _given(recipe: Recipe) -> dict[str, Any]:
     spread, optimizer = recipe.parallelism, recipe.optimizer
+    laid_out = recipe.options.get("arguments", {}).get("pipeline-model-parallel-layout")
     layers = (recipe.model.layers + _ends(recipe)) // (spread.pipeline * spread.virtual_pipeline)
     return values_of(recipe, _FIELDS, {
-        "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 else None,
+        "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 and not laid_out else None,
         "position-embedding-type": "rope" if recipe.model.positions == "rope" else "learned_absolute",
         "use-distributed-optimizer": spread.sharding == "optimizer",
         "optimizer": "adam",
@@ -495,7 +573,7 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
 READER = LogReader(
     name="megatron_lm",
     dialect=reader,
-    claims=megatron_claims.parse_claims,
-    needles=Needles(NEEDLES, megatron_claims.NEEDLES),
+    claims=_claims,
+    needles=Needles(NEEDLES, (b":", *megatron_claims.NEEDLES)),
 )
 ENGINE = MegatronLM()

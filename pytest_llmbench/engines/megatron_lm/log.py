@@ -1,4 +1,4 @@
-"""The log of Megatron-LM from v1.0 (2020) to core 0.19 (2026), of Megatron-DeepSpeed, and of JSC's patched version.
+"""The log of Megatron-LM from v1.0 (2020) to core 0.19 (2026), Megatron-DeepSpeed, Megatron-Bridge and JSC's version.
 
 A step is a line such as
 
@@ -10,11 +10,16 @@ in lower case, without the part in brackets and joined by `_`: `throughput per G
 `throughput_per_gpu`, `TFLOPs` is `tflops`. An iteration that was skipped, or whose loss is NaN, lacks `lm loss`
 (`lm-loss` in some forks). Text after the last field is ignored, as another rank may print before the line ends.
 
+Megatron-Bridge prints the same line. Its rank 0 prints another one for each step, which becomes a part of it:
+
+    Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU
+
 Normal ends are the end of training, `--exit-interval` and `--exit-duration-in-mins`; an end by a signal is a failure.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
@@ -53,6 +58,9 @@ _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
 _CONSUMED, _NAN, _SCALE = "consumed samples", "number of nan iterations", "loss scale"
 _OFTEN = ("consumed samples", "learning rate", "loss scale", "number of skipped iterations", "number of nan iterations")
 
+_STEP_TIME = re.compile(
+    r"\bStep Time : {1,9}(\d{1,9}\.\d\d)s GPU utilization: {1,9}(\d{1,9}\.\d)(?:MODEL_)?TFLOP/s/GPU\s*$", re.ASCII
+)
 _WORLD_SIZE = re.compile(r"using world size: (\d{1,9})(?:,| and)", re.ASCII)
 _LOG_INTERVAL = re.compile(r" *log_interval \.+ (\d{1,9})\s*", re.ASCII)
 _COMPLETED = re.compile(
@@ -66,26 +74,36 @@ _FAILED = re.compile(r"\[exiting program after receiving SIG|rerun_state_machine
 # Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
     b"iteration", b"using world size", b"log_interval", b"[before the start", b"[after training", b"save-checkpoint",
-    b"[exiting program", b"rerun_state_machine:",
+    b"[exiting program", b"rerun_state_machine:", b"Step Time :",
 )  # fmt: skip
 
 
-def parse(text: str) -> Iterable[items.Item]:
-    """Read one line; see `items.Parse`."""
-    if "iteration" in text and (_ITERATION.search(text) or _ELAPSED.search(text)):  # the first is 20 times as fast
-        return [_step(text)]
-    return _other(text)
+def _is_step(text: str) -> bool:
+    return "iteration" in text and bool(
+        _ITERATION.search(text) or _ELAPSED.search(text)
+    )  # the first is 20 times as fast
 
 
 def reader() -> items.Parse:
     """Return a dialect for one log, all of whose lines have the duration in one unit."""
     units: dict[str, str] = {}
+    beside: dict[str, float] = {}  # the numbers of rank 0
 
     def read(text: str) -> Iterable[items.Item]:
+        if "Step Time :" in text:
+            if (match := _STEP_TIME.search(text)) is None:
+                raise items.Unreadable("the step time and rate of rank 0 cannot be read")
+            beside.update(step_time=float(match[1]), model_tflops=float(match[2]))
+            return ()
         unit = match[1] if "elapsed time" in text and (match := _UNIT.search(text)) else None
         if unit is not None and units.setdefault("first", unit) != unit:
             raise items.Unreadable(f"its time is in {unit}, and that of earlier lines in {units['first']}")
-        return parse(text)
+        if not _is_step(text):
+            return _other(text)
+        step = _step(text)
+        step = replace(step, reported={**step.reported, **beside})
+        beside.clear()
+        return [step]
 
     return read
 

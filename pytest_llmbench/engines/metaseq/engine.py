@@ -38,8 +38,11 @@ _REFUSED: Mapping[str, str] = {
     "max-epoch": "may end before the recipe's last step",
     "restore-file": "goes on with another run",
 }
-# Values of refused arguments as it prints them by default.
-_USUAL: Mapping[str, Any] = {"max-epoch": 0, "restore-file": "checkpoint_last.pt"}
+# Values of refused arguments, and of others that change the work, as it prints them by default.
+_USUAL: Mapping[str, Any] = {
+    "max-epoch": 0, "restore-file": "checkpoint_last.pt", "finetune-from-model": None, "cpu-offload": None,
+    "ewm-ratio-to-skip-batch": -1.0, "skip-gradient-update-on-clip-norm": None,
+}  # fmt: skip
 _HARMLESS = frozenset({
     "activation-fn", "arch", "criterion", "decoder-learned-pos", "disable-validation", "distributed-backend",
     "distributed-port", "empty-cache-freq", "full-megatron-init", "log-interval", "lr-scheduler", "megatron-init-sigma",

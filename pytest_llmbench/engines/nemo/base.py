@@ -286,6 +286,8 @@ class Nemo(External):
         yield from agreement.check_pace(series, topology)
         yield from _training.check_loss_drop(series)
         yield from _training.check_first_loss(recipe, series)
+        if self.counts_flops(recipe):
+            yield from _training.check_logged_rate(recipe, topology, series)
 
 
 def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:

@@ -72,7 +72,7 @@ def _shell(line: str, *, bare: bool) -> Command:
 
 
 def _own_config(config: str, place: Place, where: str) -> Command:
-    """Copy the launcher's file so that it stands alone: the launcher calls it `training`."""
+    """Copy the launcher's `training` configuration to a file that is complete by itself."""
     folder = shlex.quote(f"{place.folder}/config")
     data = fill("{data}", place, where)
     edits = f"-e 's/training\\.//g' -e {shlex.quote(f's|${{data_dir}}|{data}|g')}"

@@ -1,1 +1,1 @@
-"""How sure a measured speed is: from the steps of a run to an interval that contains its steady rate."""
+"""The uncertainty of a measured speed: an interval around the steady rate of a run."""

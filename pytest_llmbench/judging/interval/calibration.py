@@ -1,4 +1,4 @@
-"""A bound from good runs: the tightest one that a healthy run seldom misses."""
+"""Calculates a bound from good runs: the tightest one that a healthy run seldom misses."""
 
 import math
 import statistics as stats

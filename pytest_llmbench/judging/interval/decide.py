@@ -1,4 +1,4 @@
-"""Compares a measured number with a threshold: met, missed, or undecided with the number of steps or runs needed."""
+"""Compares a measured number with a threshold; if undecided, with the number of steps or runs needed."""
 
 import math
 from collections.abc import Sequence

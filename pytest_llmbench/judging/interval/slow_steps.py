@@ -74,7 +74,7 @@ def without_pauses(seconds: Sequence[float], pauses: Pauses) -> list[float]:
 
 
 def further_pauses(seconds: Sequence[float], pauses: Pauses, start: int, alpha: float) -> float:
-    """By how much the time that pauses cost from the step `start` on may exceed what they cost here, in seconds.
+    """Seconds by which pauses from step `start` on may cost more in a longer run than here.
 
     More is lost with probability `alpha`. Pauses at random are a compound Poisson process. Its upper limit is that of a
     number of pauses of one length, which have the same sum and the same sum of squares. Pauses at equal distances are
@@ -101,7 +101,6 @@ def further_pauses(seconds: Sequence[float], pauses: Pauses, start: int, alpha: 
 
 
 def _middle(ordered: Sequence[float]) -> float:
-    """The median of sorted numbers."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 

@@ -111,7 +111,7 @@ def steady_state(
 
 
 def unseen(steps: int) -> float:
-    """By how much the mean of many more steps may differ because of a level outside of these, as a share."""
+    """Share by which the mean of many more steps may differ because of a level of speed not seen here."""
     return _LEVELS * math.exp(min((_SHORT - steps) / _FADES, 0.0))
 
 

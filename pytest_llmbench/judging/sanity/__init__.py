@@ -1,4 +1,4 @@
-"""The sanity gate: only a run that is whole, finite and plausible yields a number."""
+"""The sanity gate: numbers are computed only from a run that is complete, finite and plausible."""
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.judging.sanity import losses, steps
@@ -9,7 +9,7 @@ from pytest_llmbench.judging.sanity.rates import implausible, logged, products
 from pytest_llmbench.judging.sanity.steps import outside
 from pytest_llmbench.judging.sanity.work import claims, counted
 
-__all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside"]
+__all__ = ["Evidence", "Origin", "claims", "first_problem", "implausible", "outside", "world_size"]
 
 # In the order of their use to the reader: the first problem is the one that is reported.
 _OF_RANKS = (

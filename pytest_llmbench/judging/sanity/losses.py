@@ -57,8 +57,8 @@ def moving_in_log(e: Evidence) -> Iterator[Problem]:
 
 
 def _idle(reason: str) -> Problem:
-    #: problem no_training: losses or gradient norms that stay the same, or a learning rate of 0
-    return problem("no_training", f"{reason}: nothing was learned, or not on new data")
+    #: problem no_training: constant losses or gradient norms, or a learning rate of 0
+    return problem("no_training", f"{reason}: nothing was learned, or only repeated data")
 
 
 def possible(e: Evidence) -> Iterator[Problem]:
@@ -68,7 +68,7 @@ def possible(e: Evidence) -> Iterator[Problem]:
         return
     bounds, least, first = e.expected.first_loss, e.expected.least_loss, known[0].loss or 0.0
     if bounds is not None and known[0].step == 1 and not bounds[0] <= first <= bounds[1]:
-        #: problem implausible: a first loss that an untrained model cannot have, or one below the data's
+        #: problem implausible: a first loss that no untrained model has, or one below the data's
         yield problem(
             "implausible",
             f"the loss of step 1 is {first:.4g}; before anything is learned it is between {bounds[0]:.4g} and "
@@ -156,7 +156,7 @@ def diverging(e: Evidence) -> Iterator[Problem]:
     losses = [(step.loss, step.step) for step in e.series.steps if step.loss is not None]
     most = _DIVERGED * max(math.log(e.recipe.model.vocab_size), losses[0][0] if losses else 0.0)
     if high := next((words for words in losses if words[0] > most), None):
-        #: problem loss_rises: a loss twice as high as that of a model that has learned nothing
+        #: problem loss_rises: a loss twice as high as an untrained model's
         yield problem("loss_rises", f"the loss is {high[0]:.4g} at step {high[1]}, twice that of an untrained model")
     norms = [(step.grad_norm, step.step) for step in e.series.steps if step.grad_norm]
     if len(norms) < (_STILL_STEPS if e.kind == "command" else _FEWEST_NORMS):
@@ -188,7 +188,7 @@ def copied(e: Evidence) -> Iterator[Problem]:
     for info in e.series.ranks:
         for fault in (info.steps.copied, info.steps.less_memory) if info.steps else ():
             if fault is not None:
-                #: problem implausible: a stretch of steps that is there twice to the last digit
+                #: problem implausible: copied steps
                 yield of_rank("implausible", info, f": {fault}; its log was put together")
 
 

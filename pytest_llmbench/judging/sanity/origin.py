@@ -32,7 +32,7 @@ def origin(e: Evidence) -> Iterator[Problem]:
     begin, end = e.origin.launched, e.origin.ended
     for info in e.series.ranks:
         if e.origin.token not in (None, info.token):
-            owner = f"is of run {info.token}" if info.token else "does not say which run it is of"
+            owner = f"is of run {info.token}" if info.token else "does not name its run"
             #: problem other_run: a token of another run, or none
             yield of_rank("other_run", info, f": its log {owner}; this run is {e.origin.token}")
         times = _times(info)
@@ -81,7 +81,7 @@ def together(e: Evidence) -> Iterator[Problem]:
 
 
 def different(e: Evidence) -> Iterator[Problem]:
-    """Refuse two ranks that are one: the same process or GPU, or one log twice."""
+    """Refuse two ranks that are the same process or GPU, or share a log."""
     ranks = e.series.ranks
     yield from _shared(ranks, "process", lambda info: (info.host, info.pid_namespace, info.pid))
     if e.topology.gpus:
@@ -91,7 +91,7 @@ def different(e: Evidence) -> Iterator[Problem]:
         yield from _shared(whole, "GPU", lambda info: watched.get(info.rank))
         lacking = [info.rank for info in ranks if info.gpu is None]
         if lacking and len(lacking) < len(ranks):
-            #: problem wrong_ranks: ranks that are not one each on every place of every node
+            #: problem wrong_ranks: not one rank on every place of every node
             yield problem(
                 "wrong_ranks",
                 f"rank(s) {listed(lacking)} do not name the GPU that they trained on, and others do: the logs are of "
@@ -100,7 +100,7 @@ def different(e: Evidence) -> Iterator[Problem]:
         for info in ranks:
             if None not in (info.gpu, watched.get(info.rank)) and info.gpu != watched[info.rank]:
                 words = f" trained on {info.gpu} and watched {watched[info.rank]}: its samples are of another GPU"
-                #: problem wrong_hardware: a rank that watched another GPU than it trained on
+                #: problem wrong_hardware: a rank that watched another GPU than its own
                 yield of_rank("wrong_hardware", info, words)
     long_enough = [info for info in ranks if info.steps and info.steps.count >= _ENOUGH_STEPS]
     yield from _shared(long_enough, "durations of all steps", lambda info: info.steps and info.steps.durations)
@@ -109,7 +109,7 @@ def different(e: Evidence) -> Iterator[Problem]:
 
 
 def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hashable | None]) -> Iterator[Problem]:
-    """Refuse ranks that share something that each rank has to itself, such as a process or a GPU."""
+    """Refuse ranks that share a process, a GPU or the like."""
     groups: dict[Hashable, list[RankInfo]] = defaultdict(list)
     for info in ranks:
         if (key := of(info)) is not None:
@@ -128,7 +128,7 @@ def stranger(e: Evidence) -> Iterator[Problem]:
     tokens = sorted({label.token for label in e.series.labels})
     others = [token for token in tokens if e.origin.token not in (None, token)]
     if others:
-        yield problem("other_run", f"its log says that it is of run {listed(others)}; this run is {e.origin.token}")
+        yield problem("other_run", f"its log is of run {listed(others)}; this run is {e.origin.token}")
     elif len(tokens) > 1:
         yield problem("other_run", f"its log is of several runs: {listed(tokens)}")
     launches = sorted({label.launched for label in e.series.labels})
@@ -151,7 +151,7 @@ def labelled(e: Evidence) -> Iterator[Problem]:
         if e.origin.token is not None:
             yield problem(
                 "other_run",
-                f"nothing in its log says that it is of run {e.origin.token}: the line `#llmbench run=...`, with which "
+                f"its log does not name run {e.origin.token}: the line `#llmbench run=...`, with which "
                 "its driver begins it, is missing; it is the log of another run, or it lost its beginning",
             )
         return
@@ -180,7 +180,7 @@ def dated(e: Evidence) -> Iterator[Problem]:
         first, last = e.series.written
         if (begin is not None and first < begin - CLOCK_SKEW_S) or (end is not None and last > end + CLOCK_SKEW_S):
             run = " to ".join("(nobody knows)" if at is None else _utc(at) for at in (begin, end))
-            #: problem other_run: times that are not between launch and end (± 5 minutes), or not in order
+            #: problem other_run: times outside of the run (± 5 minutes), or not in order
             yield problem(
                 "other_run",
                 f"its event files were written from {_utc(first)} to {_utc(last)} UTC; the run was from {run}: they "

@@ -36,7 +36,7 @@ def hosts(e: Evidence) -> Iterator[Problem]:
     places = {info.rank: _place(info, e.hosts) for info in e.series.ranks}
     seen = sorted(set(places.values()))
     if len(seen) != e.topology.nodes or (e.hosts and set(seen) != set(e.hosts)):
-        #: problem wrong_nodes: the ranks ran on other hosts, or on another number of them, than the run was given
+        #: problem wrong_nodes: the ranks ran on other hosts than the run was given
         yield problem(
             "wrong_nodes",
             f"the ranks ran on {len(seen)} hosts ({listed(seen)}); the run was given {e.topology.nodes} nodes "
@@ -100,4 +100,4 @@ def world_size(e: Evidence) -> Iterator[Problem]:
     """Compare the number of ranks in a log with that of the run."""
     if e.series.world_size not in (None, e.topology.world_size):
         due = f"the run was to have {e.topology.world_size} ({e.topology})"
-        yield problem("wrong_ranks", f"its log speaks of {e.series.world_size} ranks; {due}")
+        yield problem("wrong_ranks", f"its log reports {e.series.world_size} ranks; {due}")

@@ -30,7 +30,7 @@ def products(e: Evidence) -> Iterator[Problem]:
     _, peak = e.peak_tflops or (None, None)
     for info in e.series.ranks if peak is not None else ():
         if info.matmul_flops_per_s is not None and info.matmul_flops_per_s > _MOST_OF_PEAK * 1e12 * (peak or 0.0):
-            #: problem implausible: an MFU, or a matrix-product rate, above the GPU's published peak
+            #: problem implausible: a rate above the GPU's published peak
             yield problem(
                 "implausible",
                 f"rank {info.rank} on {info.host} measured {info.matmul_flops_per_s / 1e12:.4g} TFLOP/s of matrix "

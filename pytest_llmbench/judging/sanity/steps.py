@@ -1,4 +1,4 @@
-"""Checks that a log is complete, and that the run did all its steps, with their work, in a plausible time."""
+"""Checks that a log is complete, and that the run did all its steps and work in a plausible time."""
 
 import math
 from bisect import bisect
@@ -23,7 +23,7 @@ def unreadable(e: Evidence) -> Iterator[Problem]:
     if e.series.unreadable:
         first, count = e.series.unreadable[0], max(e.series.unread, len(e.series.unreadable))
         lines = "line that looks like a step" if count == 1 else "lines that look like steps"
-        #: problem unreadable_log: a line of a step log, or more than 2 % of a framework's steps, could not be read
+        #: problem unreadable_log: a line of a step log, or more than 2 % of a framework's steps, is unreadable
         yield problem("unreadable_log", f"{count} {lines} could not be read, first {first}", first.partition(":")[0])
 
 
@@ -35,7 +35,7 @@ def lines(e: Evidence) -> Iterator[Problem]:
     #: problem steps_missing: lines of a framework's log that are due and lacking
     if not numbers:
         if not e.series.totals:
-            yield problem("steps_missing", "its log has not a single step, nor a number about the whole")
+            yield problem("steps_missing", "its log has neither a step nor a number about the whole run")
         return
     if numbers[-1] > e.recipe.steps:  #: problem wrong_work: a log that goes on after its last step
         yield problem("wrong_work", f"its log goes on to step {numbers[-1]}; the recipe ends at step {e.recipe.steps}")
@@ -48,7 +48,10 @@ def lines(e: Evidence) -> Iterator[Problem]:
         )
         return
     end = e.recipe.steps if e.recipe.end == "steps" else numbers[-1]
-    due = {*range(every, end + 1, every), *([1] if e.series.first_apart else [])}
+    first, *others = e.series.steps
+    # Only a line that gives its own number of steps has more of them than the line after it.
+    longer = bool(others) and first.step == first.interval > others[0].interval
+    due = {*range(first.step if longer else every, end + 1, every), *([1] if e.series.first_apart else [])}
     # Gaps in which no more lines are missing than were unreadable are explained.
     begins = [0, *numbers]
     begin = {step: begins[bisect(begins, step) - 1] for step in sorted(due - set(numbers))}
@@ -57,7 +60,7 @@ def lines(e: Evidence) -> Iterator[Problem]:
     if missing:
         yield problem(
             "steps_missing",
-            f"its log speaks of {len(numbers)} steps, every {every} of them, up to step {numbers[-1]} of "
+            f"its log reports {len(numbers)} steps, every {every} of them, up to step {numbers[-1]} of "
             f"{e.recipe.steps}; {len(missing)} lines are missing, first that of step {missing[0]}",
         )
 
@@ -84,7 +87,7 @@ def completed(e: Evidence) -> Iterator[Problem]:
         if e.recipe.end != "time_limit":
             message = f"it was cut off{last} of {e.recipe.steps}, before it did all its work: {cut_off}"
             yield problem("time_limit", message)
-        return  #: problem time_limit: the run did not finish in time, by our clock or by Slurm's line in its log
+        return  #: problem time_limit: the run did not finish in time, by our clock or by Slurm's line
     failure = f"; it said: {e.series.failure}" if e.series.failure else ""
     #: problem no_evidence_of_completion: a framework's log lacks the [line that proves it](#engines)
     yield problem(
@@ -144,7 +147,7 @@ def work(e: Evidence) -> Iterator[Problem]:
     for step in e.series.steps:
         counts = ((step.tokens, e.recipe.tokens_per_step), (step.samples, e.recipe.samples_per_step))
         if any(count is not None and not math.isclose(count, due, rel_tol=slack) for count, due in counts):
-            #: problem wrong_work: a step with another number of tokens or sequences than the recipe has
+            #: problem wrong_work: a step with other tokens or sequences than the recipe's
             yield problem(
                 "wrong_work",
                 f"step {step.step} counted {step.tokens} tokens in {step.samples} sequences; the recipe says "

@@ -28,7 +28,7 @@ def claims(e: Evidence) -> Iterator[Problem]:
         if isinstance(expected, tuple):  # by pipeline stage; a stage beyond those of the recipe has to be empty
             expected = expected[claim.stage] if claim.stage < len(expected) else Span(0, 0)
         if expected is not None and not _same(claim.value, expected):
-            #: problem wrong_work: a setting in the log (layers, batch, layout, precision, ...) that is not the recipe's
+            #: problem wrong_work: a setting in the log that is not the recipe's
             yield problem(
                 "wrong_work",
                 f"{claim.where} says {claim.name.replace('_', ' ')} {claim.value}; recipe {e.recipe.name} says "
@@ -170,10 +170,10 @@ def _steps_and_data(e: Evidence) -> Iterator[Problem]:
             continue
         logged = info.steps.count if info.steps else 0
         if did.optimizer_steps not in (None, logged):
-            #: problem wrong_work: an optimizer that made another number of steps than the rank logged
+            #: problem wrong_work: more or fewer optimizer steps than logged
             yield of_rank("wrong_work", info, f" made {did.optimizer_steps} optimizer steps, and its log has {logged}")
         if drawn and did.repeated:
-            #: problem wrong_work: micro batches that a rank, or another copy of the model, was fed before
+            #: problem wrong_work: repeated micro batches
             yield of_rank("wrong_work", info, f" was fed {did.repeated} micro batches that it had been fed before")
         if drawn and did.batches is not None:
             rank, copy = fed.setdefault(did.batches, (info.rank, did.copy_rank))

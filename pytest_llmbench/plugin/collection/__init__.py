@@ -1,1 +1,1 @@
-"""Tests of ours, from their collection to the plan: cases, selection, and what is refused."""
+"""Collection of tests: test cases, selection, and refusals."""

@@ -19,14 +19,11 @@ WaitedKey = TypeVar("WaitedKey", bound=str)
 
 
 class CheckKey(str):
-    """The parameter of our `health`: a check, and the slot of the node it is about.
-
-    Attributes:
-        slot: 0-based number of the node among those of the session; None for a verdict on all of them together.
-    """
+    """The parameter of our `health`: a check, and the slot of the node it is about."""
 
     __slots__ = ("check", "slot")
     check: str
+    # 0-based number of the node among those of the session; None for a verdict on all of them together.
     slot: int | None
 
     def __new__(cls, check: str, slot: int | None = None) -> Self:

@@ -1,4 +1,4 @@
-"""Makes a threshold beyond the hardware an error of collection; a bold one, and a run that may fail, a warning."""
+"""Turns a threshold beyond the hardware into an error of collection, and doubtful ones into warnings."""
 
 import warnings
 from collections.abc import Generator, Iterator, Sequence
@@ -16,7 +16,7 @@ from pytest_llmbench.session.forecast import demand_of, doubts
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
-    """Judge the tests that everything else has left: outermost, so that `-k` and `--last-failed` came first."""
+    """Judge the selected tests. This hook is outermost, so that `-k` and `--last-failed` have run."""
     result = yield
     if options.plan_only(session.config):  # the plan itself shows such thresholds
         return result

@@ -16,15 +16,11 @@ EVERY = "*"
 
 
 class RunKey(str):
-    """The parameter of our `run`; its type separates it from parameters of other fixtures of that name.
-
-    Attributes:
-        repeats: number of runs that are judged together; the key is that of the first.
-    """
+    """The parameter of our `run`; its type separates it from parameters of other fixtures of that name."""
 
     __slots__ = ("repeats",)
 
-    repeats: int
+    repeats: int  # number of runs that are judged together; the key is that of the first
 
     def __new__(cls, key: str, repeats: int) -> Self:
         """Make a key with the number of runs."""
@@ -82,7 +78,7 @@ def parametrize(metafunc: pytest.Metafunc, bench: Bench) -> None:
 
 
 def refuse_forked(metafunc: pytest.Metafunc) -> None:
-    """Check that a test of ours stays in the process of pytest.
+    """Refuse a test that pytest-forked would run in a child process.
 
     Raises ConfigError because a child of pytest-forked lacks the parent's threads, and would wait for ever.
     """

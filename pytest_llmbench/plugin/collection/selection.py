@@ -1,4 +1,4 @@
-"""`-k`: an expression that is about recipes alone keeps the checks; one without a recipe gets a hint."""
+"""`-k`: an expression that names recipes only keeps the checks; one that names no recipe gets a hint."""
 
 import difflib
 import re
@@ -52,7 +52,7 @@ def _find_hint(word: str, runs: list[pytest.Item], recipes: Iterable[str]) -> st
 
 
 def _keep_checks(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let every check match an expression that names runs only: who asks for both suites wants the nodes checked.
+    """Let every check match an expression that names runs only, so that nodes are checked in a session of both suites.
 
     An expression that names a check, or the test of the checks, selects as pytest reads it.
     """

@@ -73,7 +73,7 @@ class Conclusion:
         return str(verdict) in _FAILING and not (verdict == Verdict.INCONCLUSIVE and self.warned)
 
     def correct(self, report: pytest.TestReport) -> None:
-        """Make a report a failure again whose verdict is one, unless its test has failed already.
+        """Turn a report back into a failure if its verdict is one and its test has not failed yet.
 
         A verdict is in the properties of a report as soon as it is decided, before hooks of others see the report. A
         test that is expected to fail, by pytest's marker or by `xfail` of its reference, has another verdict.
@@ -105,7 +105,7 @@ class Conclusion:
             del report.wasxfail
 
     def unanswered(self) -> Iterator[tuple[str, Mapping[str, object]]]:
-        """Yield the tests that failed, were to be called again by another plugin, and were not."""
+        """Yield the failed tests that another plugin was to call again and did not."""
         for test in self._attempts.keys() - self._failed:
             self.overruled[test] = None
             yield test, dict(self._attempts[test])
@@ -125,7 +125,7 @@ class Conclusion:
             session.exitstatus = detailed_exit_code(self._decide(1)[0], 1)
 
     def compare_with(self, failed: Collection[str]) -> None:
-        """Note failures of ours that the terminal, which shows the tests `failed` as such, shows as something else."""
+        """Note failures that the terminal shows as something else; it shows the tests `failed` as such."""
         ours = (str(row["test"]) for row in self.rows if self.fails(row["verdict"]))
         self.overruled |= dict.fromkeys(test for test in ours if test not in failed)
 

@@ -122,7 +122,7 @@ class JUnit:
     def follow(
         self, tests: Sequence[str], facts: Callable[[str], Mapping[str, Any]], records: str, tell: Callable[[str], None]
     ) -> None:
-        """Write the report as it is to be if this process is killed, now and whenever a test is over.
+        """Keep the report on disk up to date, now and after each test, for the case that this process is killed.
 
         So an earlier session's report is replaced at once, and a killed session leaves errors instead of a green file.
 
@@ -159,7 +159,7 @@ class JUnit:
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """Have pytest's writer, which is called in here, replace the report in one step."""
+        """Make pytest's writer, called within this block, replace the report in one step."""
         with self._final:
             if self._writer is not None and not is_special(self._writer.logfile):
                 self._final.enter_context(replace_file(self._writer))
@@ -281,7 +281,7 @@ class Refreshing:
 
 
 class SoFar:
-    """Follows pytest's writer from before the first test on. One thread reports, another may ask."""
+    """Follows pytest's writer from before the first test on. A second thread may read it."""
 
     def __init__(self, writer: LogXML) -> None:
         self._writer = writer
@@ -303,7 +303,7 @@ class SoFar:
                 self._closed[nodeid] = self._final.pop(nodeid)
 
     def end(self, nodeid: str) -> bool:
-        """Take pytest's last word on a test; whether it has a final case."""
+        """Note that pytest has finished a test; return True if its case is final."""
         with self._lock:
             if nodeid in self._closed:
                 self._final[nodeid] = self._closed.pop(nodeid)

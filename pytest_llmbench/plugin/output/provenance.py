@@ -11,9 +11,8 @@ import pytest
 
 from pytest_llmbench import __version__
 from pytest_llmbench.cluster.runs import Declared
-from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Verdict
+from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.session.record_store import RunSummary
@@ -83,7 +82,7 @@ def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[
         about = next((word for word in ("run", "check") if word in row), None)
         if about is None:
             continue  # it ended before it had a run or a check
-        value, known = row.get("value"), {**row, **bounds(row.get("threshold"), row.get("unit"))}
+        value, known = row.get("value"), {**row, **bounds_of(row.get("threshold"), row.get("unit"))}
         judgement = Judgement(
             test=str(row["test"]),
             verdict=Verdict(str(row["verdict"])),
@@ -95,24 +94,9 @@ def judgements(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[
     return verdicts
 
 
-def bounds(threshold: str | None, unit: str | None) -> dict[str, float]:
-    """The numbers of a threshold as programs read it, in a unit; empty where it is in other units."""
-    numbers: dict[str, float] = {}
-    for part in (threshold or "").split(" and "):
-        op, _, number = part.strip().partition(" ")
-        name = {">": "at_least", "<": "at_most"}.get(op[:1])
-        if name is not None and unit:
-            try:
-                numbers[name] = Quantity(number).to(unit).value
-            except ConfigError:
-                continue
-    return numbers
-
-
 def command_of(config: pytest.Config, tests: Sequence[Declared]) -> PytestCommand:
     """The command line of this process, with the options of `PYTEST_ADDOPTS`."""
     given = config.invocation_params
-    #: variable PYTEST_ADDOPTS: its options are in the command that makes a run again
     more = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     named = config.args_source == pytest.Config.ArgsSource.ARGS
     return PytestCommand(

@@ -320,7 +320,7 @@ class Results:
 
 
 class SafeReports:
-    """Innermost around the report writers, so that the terminal's summary comes also when the disk is full."""
+    """Wraps the report writers innermost, so that the terminal's summary is printed also when the disk is full."""
 
     def __init__(self, results: Results, progress: LiveLine) -> None:
         self._results = results

@@ -1,1 +1,1 @@
-"""From records to verdicts: test outcomes, comparisons, and tests that were left unfinished."""
+"""Turns records into verdicts: test outcomes, comparisons, and unfinished tests."""

@@ -1,4 +1,4 @@
-"""A measured number against a bound: a pure function of records, whose result has everything that a verdict shows."""
+"""Compares a measured number with a bound: a pure function of records."""
 
 from __future__ import annotations
 

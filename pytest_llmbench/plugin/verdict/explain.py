@@ -123,7 +123,7 @@ def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: Golde
     count = f"{len(worst.beyond)} of {len(golden.steps)} steps differ, from step {first} on"
     if worst.lasting:
         what = f"mean loss {worst.loss:.9g} of steps {worst.step} to {worst.beyond[-1]}"
-        count = "each of these steps is near enough, all together are not"
+        count = "each of these steps is within its tolerance, and all together are not"
     far = f"the {what} is {for_people(worst.away, 3)} nat away from the golden one, allowed: {allowed}; {count}"
     return [
         far,

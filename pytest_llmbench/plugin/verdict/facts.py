@@ -131,6 +131,9 @@ class NumberFacts(ReportedFacts):
     """The number; of several runs their mean, or that of the run that decided."""
     unit: str | None = None
     """Unit of the number."""
+    energy: str | None = None
+    """Energy of all GPUs for each token of the run, as `0.0913 J/token`, or `unknown: ` and the reason; absent without
+    GPUs."""
     each_run: str | None = None
     """The number in each of `runs`."""
     threshold: str | None = None

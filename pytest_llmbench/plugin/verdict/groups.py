@@ -120,7 +120,7 @@ def _reasons_of(
         yield f"That does not decide on the {bound} allowed: train longer, or allow more by llmbench_group_tolerance"
         return
     if lag.others == 1:
-        yield "One of the two groups differs, and two do not say which is ill: compare them with a third."
+        yield "One of the two groups is slower, and two cannot show which is at fault: compare them with a third."
     hosts = ",".join(groups[key][0].hosts)
     again = f" (--slurm nodelist={hosts})" if hosts else ""
     yield f"Validate these nodes{again}, or test each by itself (--nodes-per-run 1)"

@@ -73,17 +73,12 @@ class Comparisons(list[Comparison]):
 
 
 class Measured(Quantity):
-    """A statistic of a run, or of several that are judged together; `to` keeps it one.
-
-    Attributes:
-        number: the statistic with the records that it is of.
-        comparisons: all of the test that asked for it.
-    """
+    """A statistic of a run, or of several that are judged together; `to` keeps it one."""
 
     __slots__ = ("comparisons", "number")
 
-    number: Number
-    comparisons: Comparisons
+    number: Number  # the statistic with the records that it is of
+    comparisons: Comparisons  # all of the test that asked for it
 
     def __init__(self, number: Number, comparisons: Comparisons | None = None) -> None:
         super().__init__(number.metric.value, number.metric.unit)
@@ -158,7 +153,6 @@ class Measured(Quantity):
 
 
 def _find_caller() -> FrameType:
-    """The innermost frame outside of this package."""
     frame = sys._getframe(1)  # noqa: SLF001 - `inspect` reads source files for it
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame = frame.f_back

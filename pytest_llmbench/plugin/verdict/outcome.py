@@ -1,4 +1,4 @@
-"""Every test of ours ends in exactly one verdict, written into its report's properties."""
+"""Gives every test of ours exactly one verdict, in the properties of its report."""
 
 import datetime as dt
 import re
@@ -15,6 +15,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.judging.interval.decide import RULE, Decision
+from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.plugin.bench import Bench, bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
 from pytest_llmbench.plugin.collection.parametrize import RunKey
@@ -37,7 +38,7 @@ def note_measured(item: pytest.Item, run: Run, reference: Reference | None = Non
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
     speeds = speed.find_judged_speeds(run, reference)
     runs = ",".join(record.key for record in run.records) if len(run.records) > 1 else None
-    facts = NumberFacts(speed_judged=",".join(speeds) or None, runs=runs)
+    facts = NumberFacts(speed_judged=",".join(speeds) or None, runs=runs, energy=energy_of(*run.records))
     if (worst := run.losses.worst) is not None:
         threshold = f"<= {worst.tolerance:.6g} nat"
         facts = replace(

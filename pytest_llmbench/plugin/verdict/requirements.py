@@ -73,7 +73,7 @@ class Requirements:
         self._deselected.update((getattr(node, "workeroutput", None) and node.workeroutput.get(_DESELECTED, ())) or ())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note how a test ended, ours or anybody's."""
+        """Note the end of any test."""
         ended = _find_end(report)
         if ended is not None:
             self._ended[report.nodeid] = ended

@@ -1,4 +1,4 @@
-"""Green means judged: which runs of a session lack a verdict on their speed, why, and what to do."""
+"""Finds the runs of a session without a verdict on their speed, with reason and cure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Declared tests without a report: at the end of the session each gets its one verdict, ERROR."""
+"""Gives declared tests without a report their verdict at the end of the session: ERROR."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

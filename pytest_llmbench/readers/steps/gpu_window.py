@@ -209,7 +209,6 @@ class GpuWindow:
         return between(self._first_edge, last_edge)
 
     def _gaps(self, seconds: float, energy: Energy) -> Iterator[str]:
-        """Yield the reasons for unknown values."""
         because = f" ({self.trouble})" if self.trouble else ""
         if not self._samples:
             yield f"no sample in the {seconds:.3g} s of the judged window{because}"

@@ -51,7 +51,6 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
 
 
 def _steps(path: Path, numbers: set[int]) -> list[StepEvent]:
-    """Return the readable steps with these numbers."""
     steps: list[StepEvent] = []
     with suppress(OSError):  # reported by the first reading
         events = (line.event for line in event_lines(path))

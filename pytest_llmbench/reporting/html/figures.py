@@ -393,7 +393,6 @@ def _telemetry(gpus: Sequence[GpuTelemetry]) -> Figure:
 
 
 def _logs(folder: Path) -> list[Path]:
-    """The step logs of a run, by rank."""
     return sorted((folder / STEPS).glob("*.jsonl"))
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.core.quantity import bounds_for_people, for_people
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.table import NO_BOUND
 from pytest_llmbench.session.folder import SessionFolder
 
@@ -43,6 +44,7 @@ class VerdictRow:
     measured: str = ""
     threshold: str = ""
     interval: str = ""
+    energy: str = ""
     reference: str = ""
     reason: str = ""
     cause: str = ""
@@ -173,7 +175,7 @@ def _row(properties: Mapping[str, Any]) -> VerdictRow:
     compared = texts.get("bound") != NO_BOUND if about == "check" else bool(threshold or texts.get("judged_by"))
     measured = f"{texts['value']} {unit}" if "value" in texts else texts.get("measured", "")
     low, high = (_for_people(texts.get(end, "")) for end in ("low", "high"))
-    same = ("test", "hosts", "statistic", "reference", "cause")
+    same = ("test", "hosts", "statistic", "reference", "cause", "energy")
     return VerdictRow(
         **{"test": "", **{name: texts[name] for name in same if name in texts}},
         kind=kind_of(texts.get("verdict", ""), compared=compared),
@@ -189,8 +191,9 @@ def _row(properties: Mapping[str, Any]) -> VerdictRow:
 def _properties_of_records(session: SessionFolder) -> Iterator[dict[str, Any]]:
     """Yield the properties of each verdict in the records."""
     for key, run in session.runs.items():
+        energy = energy_of(run)
         for judgement in run.judgements:
-            yield {"run": key, "hosts": ",".join(run.hosts), **judgement.model_dump()}
+            yield {"run": key, "hosts": ",".join(run.hosts), "energy": energy, **judgement.model_dump()}
     slots = {test.test: test.slot for test in session.tests or ()}
     for name, check in session.checks.items():
         bound = NO_BOUND if check.report.unbounded else None

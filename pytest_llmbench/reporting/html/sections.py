@@ -19,6 +19,7 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
+from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, size_of_step_logs, step_figures
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
 from pytest_llmbench.session.ending import log_to_read
@@ -195,7 +196,6 @@ class Sections:
             broken = self._session.broken["run", name]
             return RunSection(name=name, kind=kind, rows=rows, broken=broken, log=log, path=str(folder))
         self.rules |= {statistic: metric.rule for statistic, metric in record.metrics.items()}
-        of_record = record.metrics.get(record.recipe.statistic_of_record)
         brief = len(self._session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
         versions, recipe = tuple(record.versions.items()), (record.recipe.name, record.recipe.model_dump_json())
         size = 0 if brief else size_of_step_logs(folder)
@@ -208,7 +208,7 @@ class Sections:
             rows=rows,
             brief=brief,
             later=place >= _MOST_ELEMENTS,
-            headline=f"{record.recipe.statistic_of_record} {of_record.quantity}" if of_record is not None else "",
+            headline=_headline(record),
             metrics=[*_metrics(record, {row.statistic for row in rows} if brief else None)],
             # The recipe at the end of the page has it for further runs.
             facts=[*([("work", "; ".join(record.work.values()))] if place < _MOST_ELEMENTS else []), *_facts(record)],
@@ -252,6 +252,13 @@ def format_json(data: object) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, default=str)
 
 
+def _headline(run: RunRecord) -> str:
+    """The statistic of record and the energy."""
+    of_record, energy = run.metrics.get(run.recipe.statistic_of_record), energy_of(run)
+    parts = [] if of_record is None else [f"{run.recipe.statistic_of_record} {of_record.quantity}"]
+    return ", ".join(parts if energy is None else [*parts, f"energy {energy}"])
+
+
 def _metrics(run: RunRecord, judged: Container[str] | None) -> Iterator[tuple[str, str, str]]:
     """Yield statistic, value and interval of each number, or only of those that have an interval or were judged."""
     for name, metric in run.metrics.items():
@@ -260,6 +267,8 @@ def _metrics(run: RunRecord, judged: Container[str] | None) -> Iterator[tuple[st
             between = f"{for_people(metric.low)} to {for_people(metric.high)}"
         if judged is None or between or name in judged:
             yield name, str(metric.quantity), between
+    if (energy := energy_of(run)) is not None and "energy_per_token" not in run.metrics:
+        yield "energy_per_token", energy, ""
 
 
 def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""The journal of a session, from which another process can go on."""
+"""The journal of a session, by which another process can resume it."""

@@ -284,7 +284,7 @@ def _end_what_runs(session: Session) -> None:
 
 
 def processes_of(session: Session) -> Iterator[int]:
-    """Launchers and ranks of a session on this machine: their command lines name its folder, by its whole path."""
+    """Launchers and ranks of a session on this machine, found by the path of its folder in their command lines."""
     places = [f"{folder}/".encode() for folder in {session.folder.absolute(), session.folder.resolve()}]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -346,7 +346,7 @@ def adopt(
 
 
 def describe_dead_session(run_dir: Path) -> str | None:
-    """A line about the newest dead session, what it left and how to go on; None if there is no such session."""
+    """A line about the newest killed session: its remains, and how to resume it; None without one."""
     dead = []
     for folder in sessions_in(run_dir, without=layout.VERDICT) if run_dir.is_dir() else ():
         with contextlib.suppress(ConfigError, OSError):  # errors of `--resume` and of `llmbench prune`
@@ -380,7 +380,7 @@ def _describe_remains(session: Session, began: JournalEvent) -> str:
         return f"processes {', '.join(map(str, left))} still run" if left else "no process left"
     ours, error = _jobs_of(session)
     if error:
-        return f"Slurm does not say whether it has jobs ({error})"
+        return f"Slurm does not report whether it has jobs ({error})"
     return f"jobs {', '.join(ours)} are still there" if ours else "no job left"
 
 

@@ -1,4 +1,4 @@
-"""The journal of a session: a line for each intention and event, on disk before anything is done about it.
+"""The journal of a session: a line for each intention and event, written to disk before it is acted on.
 
 A line is the CRC-32 of a JSON object, a blank, and the object. It is appended in one write and synced. Only the last
 line can be torn, by a crash in the middle of that write: it lacks its end, and its event was only planned. Any

@@ -1,1 +1,1 @@
-"""The nodes of a session: held, checked, given to runs, and given back."""
+"""The nodes of a session: allocation, checks, leases and release."""

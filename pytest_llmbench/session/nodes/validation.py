@@ -1,4 +1,4 @@
-"""The checks of a session: its nodes are probed in order, before any training, and some may be unfit afterwards."""
+"""Runs the checks of a session, one after the other, before any training."""
 
 import contextlib
 import json

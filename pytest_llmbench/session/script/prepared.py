@@ -1,4 +1,4 @@
-"""A run, prepared once for its plan, its launch and its end, and what a session asks of the cluster for it."""
+"""Prepares a run once for its plan, launch and end, and makes the requests to the cluster."""
 
 import heapq
 import json
@@ -150,7 +150,7 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
             f"the run asks for {topology.gpus_per_node} GPUs of this machine, which has {here or 'none'}"
             f"{'' if visible_gpus() is None else ' in CUDA_VISIBLE_DEVICES'}: pass "
             f"--gpus-per-node {here}{'' if here else ' to train on the CPU'}, or run on a cluster (--cluster slurm)"
-        )  #: problem no_gpu: a run of this machine asks for more GPUs than it has; nothing was started
+        )  #: problem no_gpu: a run of this machine asks for more GPUs than it has
         return Problem(kind="no_gpu", message=message)
     if (missing := engine.missing(recipe) if system.python is None else None) is not None:
         #: problem engine_missing: the engine's software is not installed; the message has the command that installs it
@@ -317,7 +317,7 @@ def hours_at_most(plan: Plan, settings: Settings, session: Session) -> float:
 
 
 def _session_minutes(plan: Plan, settings: Settings) -> int:
-    """`--time`, or as long as checks and runs take at worst, the runs in order on as many lanes as there are."""
+    """`--time`, or the longest duration of checks and runs on the lanes of nodes."""
     if settings.time_min is not None:
         return settings.time_min
     longest = longest_lane((run.recipe.time_limit for run in plan.runs), settings)
@@ -325,7 +325,7 @@ def _session_minutes(plan: Plan, settings: Settings) -> int:
 
 
 def longest_lane(minutes: Iterable[float], settings: Settings) -> float:
-    """How long runs of these durations take, in order, on as many lanes of nodes as there are."""
+    """Duration of these runs, in order, on a number of lanes of nodes."""
     nodes = settings.nodes or 1
     at_once = nodes // (settings.nodes_per_run or nodes)
     lanes = [0.0] * max(1, min(at_once, settings.max_runs or at_once))
@@ -335,7 +335,7 @@ def longest_lane(minutes: Iterable[float], settings: Settings) -> float:
 
 
 def _check_minutes(plan: Plan, settings: Settings) -> int:
-    """As long as checks may take: the longest of each family, whose checks share most of their measurements."""
+    """Longest duration of all checks: the longest of each family, whose checks share measurements."""
     longest: dict[str, float] = {}
     for name in plan.checks:
         check = get_check(name)

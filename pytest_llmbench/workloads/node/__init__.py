@@ -1,1 +1,1 @@
-"""Helpers of a node: its processes, files, software, and the command of a framework."""
+"""Helpers for code on a node: processes, files, software, and the command of a framework."""

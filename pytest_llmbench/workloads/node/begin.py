@@ -23,7 +23,7 @@ _PATIENCE_S = 60.0
 
 
 def main(folder: Path) -> None:
-    """Call what the folder has for the job of this process, and write how that ended.
+    """Execute the call that the folder has for the job of this process, and write its result.
 
     Raises ConfigError if the session failed to claim the job within a minute, or the file is damaged, and Exception of
     the function, whose traceback is in the result's file too.
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
 
 
 def _pass_over(number: int, _frame: FrameType | None) -> None:
-    """Ignore a signal. Slurm sends SIGTERM long before it kills: a rank can still write how far it came."""
+    """Ignore a signal: Slurm sends SIGTERM long before it kills, and a rank can still write its state."""
     print(f"{socket.gethostname()} passes over {signal.Signals(number).name}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Finds faults of files that must exist. It needs Python 3.8 or later alone.
+"""Finds faults of required files. It needs nothing but Python 3.8 or later.
 
 `prepared` also runs the source of this module as a program, with interpreters of other environments.
 """

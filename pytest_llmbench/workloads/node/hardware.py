@@ -105,7 +105,7 @@ def _read_gpu(nvml: ModuleType, handle: Any, multicast: dict[str, bool]) -> Mach
 
 
 def read_path(context: RankContext, root: Path = Path("/sys")) -> GpuPath:
-    """The way between this process and its GPU now; nothing of it on a CPU, and where NVML is silent."""
+    """The present path between this process and its GPU; empty on a CPU, and if NVML is silent."""
     uuid = gpu_identity(context)
     if uuid is None:
         return GpuPath()

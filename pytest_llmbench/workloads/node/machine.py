@@ -115,7 +115,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 def cpu_threads(neighbours: int) -> int:
     """Number of threads for a rank that shares its machine with `neighbours` ranks, itself included."""
     cpus = len(os.sched_getaffinity(0))
-    share = os.environ.get("SLURM_CPUS_PER_TASK")  #: variable SLURM_CPUS_PER_TASK: in a rank: bounds its threads
+    share = os.environ.get("SLURM_CPUS_PER_TASK")
     # srun gives each rank its share of cores. In a local run inside a Slurm job, the variable belongs to the whole job.
     if share is not None and os.environ.get("SUBMITIT_EXECUTOR") != "local":
         return min(cpus, int(share))

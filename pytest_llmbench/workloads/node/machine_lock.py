@@ -1,4 +1,4 @@
-"""Keeps two sessions from measuring on one machine at once: every process that loads the machine holds a lock.
+"""Keeps two sessions from measuring on one machine at once, by a lock of every process that loads it.
 
 A killed session leaves ranks behind until they notice its silence. A measurement at the same time would get half a
 machine, so the ranks hold the lock, too. It is a shared `flock`, which the kernel releases when the last process that

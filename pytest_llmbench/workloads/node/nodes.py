@@ -1,4 +1,4 @@
-"""The nodes of a command's run: which they are, what GPUs they have, and how srun reaches just these."""
+"""The nodes of a command's run: their names and GPUs, and an srun that is limited to them."""
 
 import os
 import re

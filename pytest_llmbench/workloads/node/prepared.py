@@ -1,4 +1,4 @@
-"""Checks before a run's script starts that everything it needs was prepared."""
+"""Checks that everything a run needs is prepared, before its script starts."""
 
 import inspect
 import json
@@ -23,7 +23,7 @@ _MARK = "LLMBENCH_FILES "
 
 
 def first_missing(task: CommandTask, env: Mapping[str, str]) -> Obstacle | None:
-    """Check everything that a run needs; the message names each missing thing, why it matters and how to make it.
+    """Check everything that a run needs; the message has each missing item, its purpose and the command that makes it.
 
     Each check gets 60 s, in a container 300 s more to open that. The problem, if any, is of kind `not_prepared`.
     """

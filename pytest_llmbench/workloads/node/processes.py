@@ -73,7 +73,7 @@ def started(argv: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]
 
 
 def exit_now(code: int) -> None:
-    """Exit without the end of a process group, which would wait for ranks that hang or are gone."""
+    """Exit without closing the process group, which would wait for ranks that hang or are gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -83,7 +83,7 @@ def _write_collectives(path: Path) -> None:
 
 
 def print_if_silent() -> None:
-    """Print all stacks to the process's log unless this is called again in time; works while Python is blocked."""
+    """Print all stacks to the process's log unless called again in time; works while Python is blocked."""
     faulthandler.dump_traceback_later(_SILENT_S, file=_STDERR)
 
 

@@ -1,4 +1,4 @@
-"""A rank's knowledge of its task and of its place among the ranks."""
+"""The context of a rank: its task, and its place among the ranks."""
 
 import gc
 import importlib

@@ -1,4 +1,4 @@
-"""Ends a run with its owner, so that ranks without an owner release their nodes.
+"""Dead man's switch: ends the ranks of a run whose owner is silent, so that they release their nodes.
 
 The owner rewrites one file with a new counter every few seconds. A change of its content is the sign of life; file
 times come from another machine's clock, so skew would be mistaken for silence or life.

@@ -1,4 +1,4 @@
-"""Observes what a rank trains: the tensors that its model is fed, the passes of its layers, and its optimizer."""
+"""Observes a rank's training: its input tensors, the passes of its layers, and its optimizer."""
 
 import hashlib
 import math
@@ -23,7 +23,7 @@ _SAMPLE = 256
 
 
 class Fed:
-    """Counts the sequences and tokens that a model is trained on, and what is done; one rank of each copy `reports`."""
+    """Counts sequences, tokens, passes and optimizer steps of a model; one rank of each copy `reports`."""
 
     def __init__(self, *, reports: bool = True) -> None:
         self._reports = reports
@@ -55,7 +55,7 @@ class Fed:
         self._optimizer_hook = register_optimizer_step_post_hook(self._count_step)
 
     def take(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Count token ids, [batch, sequence], on their way to the model; returns them."""
+        """Count token ids, [batch, sequence], and return them for the model."""
         batch, length = inputs.shape
         self._batches.add(batch)
         self._lengths.add(length)
@@ -105,7 +105,7 @@ class Fed:
             pipeline_rank=pipeline[0], copy_rank=copy, layers=len(self._layers), parameters=parameters,
             precision=" and ".join(sorted(products or {_PRECISIONS.get(dtype, str(dtype)) for dtype in used})),
             products=None if products is None else dict(products),
-            sequence_length=_only(self._lengths), micro_batch_size=_only(self._batches),
+            sequence_length=_single_value(self._lengths), micro_batch_size=_single_value(self._batches),
             dropout=" and ".join(f"{rate:g}" for rate in sorted(set(_dropout_rates(self._parts)))),
             activation_checkpointing=self._checkpointing(), weights=_sum_weights(self._parts),
             optimizer_steps=min(self._optimizer_steps.values(), default=0), repeated=len(keys) - len(set(keys)),
@@ -149,7 +149,7 @@ def _sum_weights(parts: Sequence[nn.Module]) -> float | None:
     return share if math.isfinite(share) else None
 
 
-def _only(values: set[int]) -> int | None:
+def _single_value(values: set[int]) -> int | None:
     return next(iter(values)) if len(values) == 1 else None
 
 

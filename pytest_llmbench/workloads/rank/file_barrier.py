@@ -1,4 +1,4 @@
-"""A barrier of files in a shared folder, for ranks without a process group."""
+"""A barrier by files in a shared folder, for ranks without a process group."""
 
 import os
 import time
@@ -37,7 +37,7 @@ class FileBarrier:
             self._sign(self._folder / _LEFT)
 
     def wait(self, what: str) -> None:
-        """Wait until every rank has come to this point; each point has its own name.
+        """Wait until every rank has reached this point, which has a name of its own.
 
         Raises RunError `left_alone` if a rank raised or is missing after `timeout_s`.
         """

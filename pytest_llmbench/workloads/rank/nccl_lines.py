@@ -1,4 +1,4 @@
-"""Makes NCCL print in this process which way it sends data, and collects what it printed.
+"""Makes NCCL print its transport in this process, and collects the lines.
 
 NCCL reads its variables once, so this comes before the first process group, in a process of its own: lines
 about each call cost time.
@@ -28,7 +28,7 @@ _LONGEST = 200
 
 
 class NcclRecord:
-    """The lines of this process from now on, in a file: of the first node's ranks it stays in the run's folder."""
+    """NCCL's lines of this process from now on, in a file. Those of the first node stay in the run's folder."""
 
     def __init__(self, context: RankContext) -> None:
         self._context, self._variables = context, steering(os.environ)

@@ -74,7 +74,7 @@ def run_probe(folder: str) -> None:
 
 
 def _missing(error: BaseException) -> str:
-    """The reason of a rank that lacks software, with the cure; empty for any other error."""
+    """The message about missing software, with the cure; empty for any other error."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name in {"", "pytest_llmbench"}:
         return ""

@@ -32,9 +32,9 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
     timeout = timedelta(seconds=timeout_s)
     path = context.folder / layout.RENDEZVOUS
     if context.nodes == 1:
-        #: variable GLOO_SOCKET_IFNAME: in a rank of a one-node run: `lo` unless it is set
+        #: variable *_SOCKET_IFNAME: network of gloo and NCCL in a one-node run: `lo` unless it is set
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        if context.device == "cuda":  #: variable NCCL_SOCKET_IFNAME: in a rank on GPUs of a one-node run, likewise
+        if context.device == "cuda":
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if context.rank == 0:
         host, server = _listen(context.nodes)
@@ -56,7 +56,7 @@ def open_store(context: RankContext, timeout_s: float) -> TCPStore:
 
 
 def _listen(nodes: int) -> tuple[str, socket.socket | None]:
-    """The host of the store, and a socket that listens there alone: given none, it listens on all networks.
+    """The host of the store, and a socket that listens there alone; without one the store listens on all networks.
 
     Between nodes it is the address of the machine's name, as it is for gloo, unless the name means the machine itself.
     """
@@ -102,12 +102,9 @@ def process_group(context: RankContext, timeout_s: float = 600.0) -> Iterator[to
 
 def _record_collectives(context: RankContext) -> None:
     """Let NCCL record its last collectives, for the analysis of a hang and of its own timeout."""
-    #: variable TORCH_NCCL_TRACE_BUFFER_SIZE: in a rank on GPUs: how many of NCCL's last collectives are
-    #:  kept for a hang: 2000 unless it is set
+    #: variable TORCH_NCCL_*: NCCL's last 2000 collectives are kept for a hang, in `stacks/nccl-*`, unless it is set
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
-    #: variable TORCH_NCCL_DUMP_ON_TIMEOUT: NCCL writes them when it times out: 1 unless it is set
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    #: variable TORCH_NCCL_DEBUG_INFO_TEMP_FILE: beginning of that file's name: `stacks/nccl-` unless it is set
     prefix = context.folder / layout.STACKS / "nccl-"
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(prefix))
     make_folder(prefix.parent)
@@ -130,7 +127,7 @@ def limit_threads(device: torch.device) -> None:
 
 
 def exchange_texts(text: str, device: torch.device) -> list[str]:
-    """The texts of all ranks in their order, as tensors: PyTorch unpickles objects, and so executes what it is sent."""
+    """The texts of all ranks in their order. They travel as tensors, because PyTorch would unpickle objects."""
     data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     size = torch.tensor([len(data)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]

@@ -1,4 +1,4 @@
-"""Measures how a rank's host spends each step: its phases, and the times without its CPU or its memory.
+"""Measures how a rank's host spends each step: phases, and waits for CPU and memory.
 
 A reading costs some ten microseconds, as the counters are the kernel's and their files stay open.
 """
@@ -37,7 +37,10 @@ class Spending:
         """Return what a finished step took; the host may already be in the next one."""
         if step == self._step:
             self._leave()
-        before, self._read = self._read, {name: _read_counter(counter) for name, counter in self._counters.items()}
+        before, self._read = (
+            self._read,
+            {name: _read_counter(counter) for name, counter in self._counters.items()},
+        )
         spent = {name: _difference(before[name], after) for name, after in self._read.items()}
         phases = self._phases.pop(step, None)
         return TimeSpent(phases=phases and {name: round(seconds, 7) for name, seconds in phases.items()}, **spent)
@@ -51,19 +54,19 @@ class Spending:
         """Yield the counters of this machine; each is a number of seconds that only grows."""
         yield "cpu_s", time.process_time
         yield "ran_s", time.thread_time
-        delays = self._opened(proc / "thread-self" / "schedstat")
+        delays = self._open_counter(proc / "thread-self" / "schedstat")
         if delays is not None:
-            yield "delayed_s", partial(_delayed, delays)
+            yield "delayed_s", partial(_read_delay_s, delays)
         groups = list(_groups(proc, cgroups))
-        quotas = [file for group in groups if (file := self._opened(group / "cpu.stat")) is not None]
+        quotas = [file for group in groups if (file := self._open_counter(group / "cpu.stat")) is not None]
         if quotas:
-            yield "throttled_s", partial(_throttled, quotas)
+            yield "throttled_s", partial(_longest_throttled_s, quotas)
         pressures = [*(group / "memory.pressure" for group in groups), proc / "pressure" / "memory"]
-        stalls = next((file for path in pressures if (file := self._opened(path)) is not None), None)
+        stalls = next((file for path in pressures if (file := self._open_counter(path)) is not None), None)
         if stalls is not None:
-            yield "memory_stalled_s", partial(_stalled, stalls)
+            yield "memory_stalled_s", partial(_read_stall_s, stalls)
 
-    def _opened(self, path: Path) -> int | None:
+    def _open_counter(self, path: Path) -> int | None:
         with suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._files.append(file)
@@ -110,23 +113,23 @@ def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
                     group = group.parent
 
 
-def _delayed(file: int) -> float:
+def _read_delay_s(file: int) -> float:
     return int(os.pread(file, _MOST_BYTES, 0).split()[1]) / 1e9
 
 
-def _stalled(file: int) -> float:
+def _read_stall_s(file: int) -> float:
     return int(os.pread(file, _MOST_BYTES, 0).splitlines()[0].rpartition(b"total=")[2]) / 1e6
 
 
-def _throttled(files: list[int]) -> float:
+def _longest_throttled_s(files: list[int]) -> float:
     """Return the longest throttled time of these nested groups, seconds."""
-    times = [seconds for file in files if (seconds := _held_back(file)) is not None]
+    times = [seconds for file in files if (seconds := _read_throttled_s(file)) is not None]
     if not times:
         raise ValueError("no group has a count of it")
     return max(times)
 
 
-def _held_back(file: int) -> float | None:
+def _read_throttled_s(file: int) -> float | None:
     counters = dict(line.split() for line in os.pread(file, _MOST_BYTES, 0).splitlines())
     if b"throttled_usec" in counters:
         return int(counters[b"throttled_usec"]) / 1e6

@@ -1,4 +1,4 @@
-"""Logs the end of each step of a training, without a wait of the device for its host."""
+"""Logs the end of each training step without making the device wait for its host."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -122,7 +122,7 @@ def _queue_step(numbers: torch.Tensor, samples: int, tokens: int) -> _QueuedStep
 
 
 def on_arrival(loss: torch.Tensor, arrived: Callable[[], None]) -> None:
-    """Have `arrived` called when the backward pass from this loss is over, before it waits for other ranks.
+    """Call `arrived` when the backward pass from this loss is over, before it waits for other ranks.
 
     Data parallelism queues its wait during the backward pass; this is queued at the start of the pass, so it is called
     first. Nothing here waits for a device.

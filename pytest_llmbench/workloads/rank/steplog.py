@@ -1,4 +1,4 @@
-"""Step log of a rank: JSON lines for the judge, and one small file with its current phase.
+"""Step log of a rank: JSON lines, and one small file with its current phase.
 
 `FOLDER/steps/rank-00000.jsonl` holds one event of `core.wire.step_events` per line: `start` first, then `matmul`, one
 `step` per optimizer step, `training`, and `end` or `failure` last, with samples of the rank's GPU in between. It is
@@ -72,7 +72,7 @@ class StepLog:
         self._spending.close()
 
     def start(self, device: str, versions: Mapping[str, str], gpu: str | None = None) -> None:
-        """Introduce this rank: `device` as the driver names it, `versions` by software, `gpu` by its UUID."""
+        """Write the start event: `device` as the driver names it, `versions` by software, `gpu` as its UUID."""
         own = self._context
         event = step_events.StartEvent(
             schema=1, rank=own.rank, world_size=own.world_size, local_rank=own.local_rank, host=socket.gethostname(),
@@ -137,7 +137,7 @@ class StepLog:
         self._write(step_events.EndEvent(steps=self._steps, time=self.clock.now(), asked=self._asked))
 
     def failure(self, error: str) -> None:
-        """Write what ended this rank: one line, without secrets."""
+        """Write the error that ended this rank: one line, without secrets."""
         folded = " ".join(redacted(harmless(error), secret_values(os.environ, ())).split())[:_LONGEST_ERROR]
         self._write(step_events.FailureEvent(error=folded, time=self.clock.now()))
 

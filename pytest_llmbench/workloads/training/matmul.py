@@ -1,4 +1,4 @@
-"""Measures the rate of matrix products of a rank's device, the ceiling of a training's rate; and adds products."""
+"""Measures the rate of matrix products of a device, the ceiling of a training's rate; and adds products."""
 
 import statistics
 import time
@@ -75,23 +75,25 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float | None = No
 
 
 def product(
-    left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype
+    left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype, *, rowwise: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor]]:
     """Return two fp32 matrices in a type, and a function that multiplies them, always into the same memory.
 
-    The product of factors in e4m3 is in bf16. Raises RuntimeError if this device or this PyTorch lacks such a product.
+    The product of factors in e4m3 is in bf16. `rowwise` gives each row of the left factor and each column of the right
+    one a scale, instead of one for each factor; all scales are 1. Raises RuntimeError if this device or this PyTorch
+    lacks such a product.
     """
     if dtype is not torch.float8_e4m3fn:
         left, right = left.to(dtype), right.to(dtype)
         out = left.new_empty(left.shape[0], right.shape[1])
         return left, right, lambda: torch.matmul(left, right, out=out)
     left, right = left.to(dtype), right.t().contiguous().to(dtype).t()  # the product needs it by columns
-    one, out = (
-        left.new_ones((), dtype=torch.float32),
-        left.new_empty(left.shape[0], right.shape[1], dtype=torch.bfloat16),
-    )
+    out = left.new_empty(left.shape[0], right.shape[1], dtype=torch.bfloat16)
+    sizes = ((left.shape[0], 1), (1, right.shape[1])) if rowwise else ((), ())
+    scales = (left.new_ones(size, dtype=torch.float32) for size in sizes)
     # PyTorch's function for it is private.
-    how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": True, "out": out}
+    how = {**dict(zip(("scale_a", "scale_b"), scales, strict=True)),
+           "out_dtype": out.dtype, "use_fast_accum": True, "out": out}  # fmt: skip
     return left, right, lambda: torch._scaled_mm(left, right, **how)  # type: ignore[arg-type]  # noqa: SLF001
 
 

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.wire.step_events import Event
+from pytest_llmbench.reporting.html.page import write_page
+from pytest_llmbench.session.folder import read_folder
 from tests.conftest import TINY, TORCH, Result, UserFolder
 from tests.support.gpu_logs import DEVICE, POWER_W, samples, told, write_rank
 
@@ -65,6 +68,14 @@ def test_what_the_gpus_did_is_judged_and_kept(judge: Judge) -> None:
     watched = [(each["rank"], each["gpu"], each["gaps"]) for each in record["telemetry"]]
     assert watched == [(0, "GPU-0", []), (1, "GPU-1", [])]
     assert "its telemetry" not in result.text
+    energy = f"{for_people(1 / PER_JOULE)} J/token"
+    assert {case.properties["energy"] for case in result.cases.values()} == {energy}
+    table = result.text.partition("llmbench verdicts")[2].splitlines()
+    assert sum(energy in line for line in table) == 3
+    assert f"| {energy} |" in (result.session / "summary.md").read_text()
+    page = result.session / "page.html"
+    write_page(read_folder(result.session), page)
+    assert page.read_text().count(f"<small>energy {energy}</small>") == 3
 
 
 def test_throttling_is_a_failure(judge: Judge) -> None:
@@ -111,6 +122,9 @@ def test_a_gpu_that_nobody_watched_leaves_no_number(judge: Judge, second: list[E
     result = judge(seen(0), second)
     assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
     assert f"rank 1: {why}" in result.text
+    case = next(case for name, case in result.cases.items() if "learns" in name)
+    assert case.properties["energy"] == f"unknown: telemetry of its GPUs is incomplete: rank 1: {why}"
+    assert result.text.count("    energy: unknown: ") == 1
 
 
 def test_where_nobody_watched_nothing_is_said(judge: Judge) -> None:
@@ -119,6 +133,8 @@ def test_where_nobody_watched_nothing_is_said(judge: Judge) -> None:
     assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text
     assert "its telemetry" not in result.text
     assert result.record()["telemetry"] == []
+    assert "    energy: unknown: its log has no telemetry of the GPUs" in result.text
+    assert "| unknown: its log has no telemetry of the GPUs |" in (result.session / "summary.md").read_text()
 
 
 def test_ranks_of_the_cpu_are_not_watched(user: UserFolder) -> None:
@@ -129,5 +145,6 @@ def test_ranks_of_the_cpu_are_not_watched(user: UserFolder) -> None:
     record = result.record()
     assert record["telemetry"] == []
     assert "throttled" not in record["metrics"]
+    assert not any("energy" in case.properties for case in result.cases.values())
     assert "its telemetry" not in result.text
     assert "telemetry" not in next((result.session / "runs/tiny/steps").iterdir()).read_text()

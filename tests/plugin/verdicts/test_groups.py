@@ -112,7 +112,7 @@ def test_of_two_groups_neither_is_called_ill(user: UserFolder) -> None:
     assert of_groups(result) == {"n1": "PASS", "n2": "FAIL"}, result.text
     message = result.cases["opt125m-group2"].message
     assert "slower than those on n1 (opt125m-group1)" in message
-    assert "two do not say which is ill: compare them with a third" in message
+    assert "two cannot show which is at fault: compare them with a third" in message
 
 
 def test_a_difference_within_the_noise_is_not_decided(user: UserFolder) -> None:

@@ -154,7 +154,7 @@ def test_a_smoke_run_meets_no_bound_and_misses_none() -> None:
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        (curve(complete=False), "ended before its end, after 8GiB"),
+        (curve(complete=False), "was cut off after 8GiB"),
         (curve(unreadable=2), "2 lines of the measurement cannot be read"),
         (curve(points=()), "no size of all_reduce was measured"),
         (curve(ranks=1), "1 ranks measured, 4 were asked for"),
@@ -179,7 +179,7 @@ def test_wrong_values_are_a_finding_even_in_a_doubtful_curve() -> None:
     assert [(finding.host, finding.kind) for finding in report.findings] == [("b", "wrong_values")]
     assert "17 wrong elements on b" in report.findings[0].message
     assert report.problem is None
-    assert "ended before its end" in report.notes[-1]
+    assert "was cut off after" in report.notes[-1]
     everywhere = judged(curve(out_of_bounds=2), nodes=2, wrong={"a": 3, "b": 17})
     assert everywhere.findings[0].host is None
     assert "2 measurements out of bounds" in everywhere.findings[0].message
@@ -235,7 +235,7 @@ def test_wrong_values_by_nccl_tests(theirs: Theirs, mode: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        ("truncated", "ended before its end, after 2MiB"),
+        ("truncated", "was cut off after 2MiB"),
         ("crash", "all_reduce_perf -g 4 .* printed no table; it ended with status 3: .*unhandled system error"),
     ],
 )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.checks.answers import dissenters
-from pytest_llmbench.checks.base import CheckSettings, Site, get_check
+from pytest_llmbench.checks.base import CheckSettings, Probe, Site, get_check
+from pytest_llmbench.checks.compute.gemm import find_slow_shapes
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import AnsweringFleet, ProcessFleet, cpu_site
@@ -199,6 +200,73 @@ def test_a_reference_bounds_the_rate() -> None:
     assert "no reference" in report.notes[0]
 
 
+_SHAPE = [2048, 4096, 8192, 780e12, 790e12, 0.01]
+_SWEPT: dict[str, Any] = {
+    "device": "NVIDIA H200",
+    "products": {
+        name: {"curve": [_SHAPE, [4096, 4096, 8192, 700e12, 705e12, 0.01]], "best": _SHAPE, "left_out": 0}
+        for name in ("bf16", "fp8", "fp8_rowwise")
+    },
+    "lacking": {},
+}
+
+
+def searched(**changes: Any) -> Report:
+    """The report with the search of the fastest shape; some GPUs found something else, as for `fleet_of`."""
+    usual, shapes = fleet_of(_GOOD), fleet_of(_SWEPT, **changes)
+
+    def answer(probe: Probe, host: str, gpu: int) -> Any:
+        return (shapes if probe.name == "sweep" else usual).answer(probe, host, gpu)
+
+    return judged("gemm", AnsweringFleet(_SITE, _HOSTS, answer), options={"sweep_s": 3})
+
+
+def swept(name: str, **changes: Any) -> dict[str, Any]:
+    found = {**_SWEPT["products"][name], **changes}
+    return {"products": {**_SWEPT["products"], name: found}}
+
+
+def test_the_fastest_shape_is_a_number_of_each_gpu() -> None:
+    report = searched()
+    assert not report.findings
+    assert not report.unjudged
+    best = [reading for reading in report.readings if reading.statistic == "best_fp8"]
+    assert [(reading.value, reading.unit) for reading in best] == [(780.0, "TFLOP/s/gpu")] * 6
+    assert "fp8 on NVIDIA H200: best of 2 shapes 2048 × 4096 × 8192 (m, n, k): 780 TFLOP/s" in "\n".join(report.notes)
+    assert report.evidence["shapes of a GPU 0"]["bf16"].curve[1].rate == 700e12
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"best": [*_SHAPE[:3], 700e12, 700e12, 0.01]}, "outlier"),
+        ({"best": [*_SHAPE[:5], 0.3]}, "wrong_product"),
+        ({"curve": [[*_SHAPE[:5], None]]}, "wrong_product"),
+    ],
+)
+def test_a_gpu_whose_shapes_are_slow_or_wrong_is_named(changes: dict[str, Any], kind: str) -> None:
+    assert accused(searched(b1=swept("bf16", **changes))) == [("b", "GPU 1", kind)]
+
+
+def test_a_missing_search_is_no_pass() -> None:
+    """A GPU that is silent, says nothing of a product, or lacks one that its like have."""
+    less = {name: found for name, found in _SWEPT["products"].items() if name != "fp8"}
+    report = searched(a0="out of memory", b0={"products": less}, c1={"products": less, "lacking": {"fp8": "no"}})
+    assert report.unjudged.keys() == set(_HOSTS)
+    assert report.unjudged["a"] == "rank 0: out of memory"
+    assert "neither a rate nor a reason for fp8" in report.unjudged["b"]
+    assert report.unjudged["c"] == "fp8 not measured, and other NVIDIA H200 have it: no"
+
+
+def test_shapes_far_below_their_neighbours_are_named() -> None:
+    rates = {(1, 1, 1): 5.0, (1, 1, 2): 7.0, (1, 1, 4): 10.0, (1, 2, 2): 3.0, (1, 4, 2): 8.0}
+    assert find_slow_shapes(rates) == {(1, 2, 2): pytest.approx(3 / 7)}
+    curve = [[2048, n, 8192, 1e12 * rate, 8e14, 0.01] for n, rate in ((2048, 700), (4096, 500), (8192, 720))]
+    report = searched(**{f"{host}{gpu}": swept("bf16", curve=curve) for host in _HOSTS for gpu in (0, 1)})
+    assert not report.findings
+    assert "bf16 on NVIDIA H200: 2048 × 4096 × 8192 has 71% of the rate of both shapes next to it" in report.notes
+
+
 def test_what_a_device_lacks_is_said() -> None:
     lacking = {"gemm": {**_GOOD["gemm"], "lacking": {"fp8": "needs compute capability 8.9"}}}
     notes = judged("gemm", fleet_of({**_GOOD, **lacking})).notes
@@ -234,7 +302,7 @@ def test_telemetry_is_judged(change: Mapping[str, Any], kind: str, severity: Sev
 )
 def test_a_gpu_without_telemetry_is_no_pass(samples: list[Any], trouble: str | None, reason: str) -> None:
     report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": samples, "trouble": trouble}))
-    assert f"whether it was throttled is not known: {reason}" in report.unjudged["a"]
+    assert f"throttling is unknown: {reason}" in report.unjudged["a"]
 
 
 def test_a_load_too_short_to_compare_is_no_pass() -> None:

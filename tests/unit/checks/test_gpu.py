@@ -256,7 +256,8 @@ def test_ecc_that_is_off_is_a_setting(tmp_path: Path) -> None:
 
 def test_gpus_without_nvlink_are_skipped_and_ones_without_fabric_are_not(tmp_path: Path) -> None:
     names = "GPU 0: NVIDIA L4 (UUID: GPU-1)\nGPU 1: NVIDIA L4 (UUID: GPU-2)\n"
-    down = names.replace("\n", "\nNVML: Unable to retrieve NVLink information as all links are inActive\n")
+    down = names.replace("L4 ", "H200 ")
+    down = down.replace("\n", "\nNVML: Unable to retrieve NVLink information as all links are inActive\n")
     nvlink = get_check("gpu_nvlink")
     assert nvlink.run(nodes_of(tmp_path / "none", {"one": {"links": names}}), CheckSettings()).skip
     fleet = nodes_of(tmp_path / "down", {"one": {"links": down}})
@@ -264,12 +265,16 @@ def test_gpus_without_nvlink_are_skipped_and_ones_without_fabric_are_not(tmp_pat
     assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings
 
 
-@pytest.mark.parametrize("answer", ["NVML: Unable to retrieve NVLink information: Not Supported", ""])
+INACTIVE = "NVML: Unable to retrieve NVLink information as all links are inActive"
+
+
+@pytest.mark.parametrize("answer", ["NVML: Unable to retrieve NVLink information: Not Supported", "", INACTIVE])
 @pytest.mark.parametrize(("model", "linked"), [
     ("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", True), ("Tesla V100-SXM2-32GB", True),
     ("NVIDIA H200", True), ("NVIDIA B200", True), ("NVIDIA GB300", True), ("NVIDIA H20", True),
     ("NVIDIA H100 PCIe", False), ("NVIDIA H100 NVL", False), ("NVIDIA H200 NVL", False), ("NVIDIA L40S", False),
     ("NVIDIA A100 80GB PCIe", False), ("NVIDIA GH200 480GB", False), ("NVIDIA A100-PCIE-40GB", False),
+    ("NVIDIA A30", False), ("NVIDIA GeForce RTX 3090", False),
 ])  # fmt: skip
 def test_boards_that_link_their_gpus_are_not_skipped(tmp_path: Path, model: str, answer: str, *, linked: bool) -> None:
     """The driver's `Not Supported` hides links that are disabled; a card with a PCIe edge has none to miss."""
@@ -278,6 +283,21 @@ def test_boards_that_link_their_gpus_are_not_skipped(tmp_path: Path, model: str,
     report = nvlink.run(fleet, CheckSettings())
     assert (not report.skip, found_on(report, "one")) == (linked, {"nvlink_inactive": "RESET"} if linked else {})
     assert not nvlink.run(fleet, CheckSettings(options={"links": 0})).findings
+
+
+def test_a_card_without_the_bridge_of_its_neighbours_is_found(tmp_path: Path) -> None:
+    """Four cards of which two are joined; and a driver that prints nothing of cards that have no NVLink."""
+    head = "GPU {}: NVIDIA A100-PCIE-40GB (UUID: GPU-{})\n"
+    lone = head.format(1, 1) + INACTIVE + "\n"
+    pairs = {host: "".join(head.format(gpu, gpu) + " Link 0: 25 GB/s\n" for gpu in range(2)) for host in "ab"}
+    fleet = nodes_of(tmp_path / "bridges", {**{host: {"links": links} for host, links in pairs.items()},
+                                            "c": {"links": pairs["a"].partition("GPU 1")[0] + lone}})  # fmt: skip
+    assert found_on(get_check("gpu_nvlink").run(fleet, CheckSettings()), "c") == {"unlike_others": "CONFIGURE"}
+    xml = smi_xml().replace("NVIDIA H100 80GB HBM3", "NVIDIA L40S").replace(FABRIC, "")
+    fleet = nodes_of(tmp_path / "silent", {"one": {"xml": xml, "links": ""}, "two": {"links": ""}})
+    assert found_on(get_check("gpu_nvlink").run(fleet, CheckSettings()), "two") == {"nvlink_inactive": "RESET"}
+    fleet = nodes_of(tmp_path / "alone", {"one": {"xml": xml, "links": ""}})
+    assert get_check("gpu_nvlink").run(fleet, CheckSettings()).skip
 
 
 RACK, ZEROS = "7f3a1c9e-0000-4c1b-9d7e-000000000001", "00000000-0000-0000-0000-000000000000"
@@ -307,6 +327,9 @@ TRAYS: dict[str, tuple[Tray, list[tuple[str, str]]]] = {
         [("GPU 1", "fabric RESET"), ("GPU 0", "unlike_others CONFIGURE"), ("GPU 1", "unlike_others CONFIGURE")],
     ),
     "sick beside full bandwidth": (([fabric(), fabric(health="Unhealthy")], imex()), [("GPU 1", "fabric RESET")]),
+    "degraded bandwidth": (
+        ([fabric(), {FABRIC: fabric()[FABRIC].replace("Full", "Degraded")}], imex()), [("GPU 1", "fabric RESET")],
+    ),
     "another partition": (([fabric(clique=3)] * 2, imex()), []),
     "another rack": (([fabric(RACK[:-1] + "2")] * 2, imex()), []),
     "no IMEX": (([fabric()] * 2, None), []),

@@ -245,4 +245,4 @@ def test_real_ranks_compute_the_same(tmp_path: Path) -> None:
     fleet = ProcessFleet(site=cpu_site(4), hosts=("a", "b", "c", "d"), folder=tmp_path, env=env, torch=True)
     report = checked(fleet, steps=3)
     assert (report.findings, report.unjudged) == ((), {})
-    assert report.notes == ("compared with itself only, as no other device is like it: d CPU",)
+    assert report.notes == ("compared with itself alone, because no other device is like it: d CPU",)

@@ -35,7 +35,7 @@ SCRIPT = "/shared/reports/s/runs/tiny/logs/submission.sh"
 OURS = JobIdentity(token=TOKEN, name="llmbench-tiny", script=SCRIPT)
 SEVEN = OurJob("7", OURS)
 FIRST, LATER = "2026-11-23T02:00:00", "2026-11-23T03:00:00"
-# How squeue ends where it knows no such job, and where nobody answers.
+# The end of squeue where it knows no such job, and where the controller does not answer.
 FORGOTTEN: dict[str, Any] = {"code": 1, "stderr": "slurm_load_jobs error: Invalid job id specified"}
 SILENT: dict[str, Any] = {"code": 1, "stderr": "squeue: error: Unable to contact slurm controller"}
 NODES_STARTED = (("n1", FIRST), ("n2", LATER), ("n3", "None"))

@@ -20,7 +20,7 @@ SPINES = {"switch of level 1": {host: f"t{number // 4}" for number, host in enum
 ROOT = {"switch of level 2": dict.fromkeys(HOSTS, "root")}
 TREE = {**LEAVES, **SPINES, **ROOT}
 BLOCKS = {"block": {host: f"b{number // 4}" for number, host in enumerate(HOSTS)}}
-# What was printed, as it is in tests/data/topology.
+# A printed text of tests/data/topology.
 SCONTROL_TREE, CONF_TREE, SCONTROL_BLOCKS = (
     (Path(__file__).parents[2] / "data" / "topology" / f"{name}.txt").read_text("utf-8")
     for name in ("scontrol_tree", "conf_tree", "scontrol_blocks")

@@ -214,6 +214,7 @@ def test_two_sessions_are_compared_as_sets(history: History) -> None:
     told = {(line.name, line.metric): (line.verdict, line.reason) for line in lines}
     assert told[a, "throughput"][0] == told[a, "step_time"][0] == "FAIL"
     assert told[e, "throughput"] == ("PASS", "")
+    assert told[e, "energy_per_token"] == ("SKIP", "no run of either session has it: their reports have the reason")
     assert told[b, ""] == ("SKIP", "the earlier session has no run of it")
     assert told[c, ""] == ("SKIP", "the later session has no run of it")
     assert told[d, ""] == ("SKIP", "its runs are not comparable: nodes 1, then 4")

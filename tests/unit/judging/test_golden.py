@@ -187,7 +187,7 @@ def test_too_few_runs_make_none() -> None:
     _, curves = repeats(1, "white", 3)
     with pytest.raises(ConfigError, match="at least 3"):
         golden_of(*curves[:2])
-    with pytest.raises(ConfigError, match=r"the 3 runs differ: golden losses take at least 4 runs that differ"):
+    with pytest.raises(ConfigError, match=r"the 3 runs differ: golden losses need at least 4 runs that differ"):
         golden_of(*curves)
 
 

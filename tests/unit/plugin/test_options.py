@@ -30,7 +30,7 @@ LONG = [
 ]  # fmt: skip
 NOT_IN_INI = ["early-verdict", "nodes-per-run", "plan", "repeat", "replay", "resume", "session-name", "simulate"]
 INI_ONLY = [
-    "allocation", "avoid-from-history", "exit-codes", "first-run-alone", "group-tolerance", "heartbeat-timeout", "live",
+    "allocation", "exit-codes", "first-run-alone", "group-tolerance", "heartbeat-timeout", "live",
     "max-runs", "report",
 ]  # fmt: skip
 
@@ -47,7 +47,6 @@ TEXTS = {
     "session-name": ("monday", "tuesday"), "allocation": ("session", "run"), "max-runs": ("1", "3"),
     "heartbeat-timeout": ("15", "600"), "group-tolerance": ("5 %", "0.02 1"), "live": ("on", "off"),
     "exit-codes": ("detailed", "usual"), "report": ("no", "yes"), "first-run-alone": ("yes", "no"),
-    "avoid-from-history": ("no", "no"),
 }  # fmt: skip
 IN_INI = [name for name in TEXTS if name not in NOT_IN_INI]
 TYPED = [name for name in TEXTS if name not in INI_ONLY]

@@ -1,5 +1,6 @@
 """Lines are what the framework wrote, whatever carried them."""
 
+import gzip
 import os
 import tracemalloc
 from io import BytesIO
@@ -154,3 +155,13 @@ def test_last_lines(tmp_path: Path) -> None:
     assert all(line.text.startswith("line 1") for line in lines[:-1])
     path.write_bytes(b"one\ntwo\n")
     assert [line.text for line in last_lines(path)] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("content", "packed"),
+    [(gzip.compress(b"iteration"), True), ("iteration 1\n".encode("utf-16"), True), (b"iteration 1\n", False)],
+)
+def test_what_has_no_lines_to_read(tmp_path: Path, content: bytes, *, packed: bool) -> None:
+    (tmp_path / "job.out").write_bytes(content)
+    assert lines.is_packed(tmp_path / "job.out") is packed
+    assert not lines.is_packed(tmp_path)

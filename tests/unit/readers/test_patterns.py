@@ -48,7 +48,13 @@ def test_what_is_no_number(text: str) -> None:
         "python: error while loading shared libraries: libnccl.so.2: cannot open shared object file",
         "HSA_STATUS_ERROR_OUT_OF_RESOURCES: x", "CUDA error: an illegal memory access was encountered",
         "HIP error: out of memory", "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
-        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)", "HIP out of memory. Tried to allocate 2 GiB",
+        "/bin/bash: line 1: torchrun: command not found", "docker: Error response from daemon: no driver",
+        "python3: can't open file '/x/pretrain_gpt.py': [Errno 2] No such file or directory",
+        "mpirun noticed that process rank 3 with PID 0 on node gpu01 exited on signal 9 (Killed).",
+        "[gpu01:4711] *** An error occurred in MPI_Allreduce", "cp: error writing 'x': No space left on device",
+        "../aten/src/ATen/native/cuda/Indexing.cu:1308: f: block: [0,0,0], thread: [0,0,0] Assertion `a < b` failed.",
+        "gpu01:4711:4811 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
     ],
 )  # fmt: skip
 def test_failures(text: str) -> None:

@@ -1,5 +1,6 @@
 """Logs with the prefix of a collector before each line: they say what they say without it."""
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -65,6 +66,16 @@ COLLECTORS: dict[str, Callable[[int], str]] = {
     "syslog": lambda n: f"<14>1 2026-11-26T10:00:{n % 60:02}.{n % 1000:03}Z gpu01 bash 1234 - - ",
     "CRI-O": lambda n: f"2026-11-26T10:00:{n % 60:02}.{n:09}Z stdout F ",
     "Nomad": lambda _: "[alloc 7d9f8c12] (stderr) ",
+    "journald short-full": lambda n: f"Thu 2026-11-26 10:00:{n % 60:02} UTC gpu01 llm-train.service[77]: ",
+    "Buildkite": lambda n: f"\x1b_bk;t={1764151200000 + n}\x07",
+    "logfmt": lambda n: f"time=2026-11-26T10:00:{n % 60:02}Z level=info msg=",
+}
+# A collector that writes an object around each line.
+WRAPPERS: dict[str, Callable[[str], str]] = {
+    "Docker": lambda line: json.dumps({"log": f"{line}\n", "stream": "stdout", "time": "2026-11-26T10:00:00Z"}),
+    "journalctl -o json": lambda line: json.dumps({"_HOSTNAME": "gpu01", "MESSAGE": line, "PRIORITY": "6"}),
+    "Fluentd": lambda line: f"2026-11-26 10:00:00 +0000 kube.train: {json.dumps({'pod': {'n': 1}, 'message': line})}",
+    "logfmt": lambda line: f"ts=2026-11-26T10:00:00Z caller=main.go:9 msg={json.dumps(line)} component=train",
 }
 
 
@@ -89,6 +100,14 @@ def test_a_collectors_prefix_changes_nothing(plain_logs: dict[str, StepSeries], 
     for log, plain in plain_logs.items():
         lines = [f"{COLLECTORS[collector](number)}{line}" for number, line in enumerate(lines_of(log))]
         assert_the_same(said(lines, log, tmp_path), plain)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_an_object_around_each_line_changes_nothing(
+    plain_logs: dict[str, StepSeries], wrapper: str, tmp_path: Path
+) -> None:
+    for log, plain in plain_logs.items():
+        assert_the_same(said([*map(WRAPPERS[wrapper], lines_of(log))], log, tmp_path), plain)
 
 
 def assert_the_same(other: StepSeries, plain: StepSeries) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.readers.srun import blamed_node, cancel_reason, failed_node, first_to_end
 
-# What was printed, as it is in tests/data/srun.
+# A printed text of tests/data/srun.
 KILLED, EXITED, CANCELLED, CANCELLED_ON_ONE, ABORTED = (
     (Path(__file__).parents[2] / "data" / "srun" / f"{name}.txt").read_text("utf-8")
     for name in ("killed", "exited", "cancelled", "cancelled_on_one", "aborted")

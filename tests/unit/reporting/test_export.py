@@ -18,6 +18,7 @@ from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import Finding, Severity
 from pytest_llmbench.core.record.records import Metric, Verdict
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.reporting.base import FinishedSession, read_finished
 from pytest_llmbench.reporting.export import COLUMNS, Sample, fitness, openmetrics, samples_of, write_csv, write_metrics
 
@@ -82,6 +83,21 @@ def test_a_missing_number_has_no_sample(session: FinishedSession) -> None:
     values = {(each.name, each.unit): each.value for each in samples if each.name.startswith("llmbench_run_")}
     assert values == {("llmbench_run_judged", ""): 1, ("llmbench_run_mfu", "ratio"): pytest.approx(0.415)}
     assert not [each for each in samples if "node_fit" in each.name]
+
+
+def test_an_unknown_energy_has_a_reason(session: FinishedSession, tmp_path: Path) -> None:
+    """Of a run on GPUs alone; it is never 0."""
+    changes = {"gpus": 2, "telemetry": (GpuTelemetry(rank=0, gpu="a", gaps=("its energy counter stood still",)),)}
+    run = session.runs["tiny"].model_copy(update=changes)
+    whole = FinishedSession(id="s", folder=RECORDED, planned=session.planned, runs={"tiny": run}, checks={})
+    reason = "telemetry of its GPUs is incomplete: 1 ranks tell of 2 GPUs, and 1 more"
+    (unknown,) = (each for each in samples_of(whole) if "energy" in each.name)
+    assert (unknown.name, unknown.labels["reason"]) == ("llmbench_run_energy_unknown", reason)
+    write_csv(whole, tmp_path)
+    with (tmp_path / "statistics.csv").open(newline="") as file:
+        (row,) = (row for row in csv.DictReader(file) if row["statistic"] == "energy_per_token")
+    assert (row["value"], row["unit"], row["reason"]) == ("", "J/token", reason)
+    assert not [each for each in samples_of(session) if "energy" in each.name]
 
 
 def test_a_node_is_fit_only_if_every_check_judged_it(session: FinishedSession) -> None:

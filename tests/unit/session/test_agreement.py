@@ -88,6 +88,14 @@ RECORD, TASK, JOB = (f"{RUN}/{name}.json" for name in ("record", "task", "job"))
 CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "a number": (RECORD, lambda d: d["metrics"]["throughput"].update(value=9e9), r"metrics\.throughput\.value"),
     "a fact": (RECORD, lambda d: d.update(system="x"), "journal: the record of this run was another one"),
+    "a system": (RECORD, lambda d: d.update(system="x"), "system.json: its system is here, in the record x"),
+    "a judged number": (
+        RECORD,
+        lambda d: d["judgements"][1].update(value=9e9, measured="9000000000.0 words/s", high=9e9),
+        r"tiny-fast\]: it judged 9000000000.0 words/s, and throughput is 27822",
+    ),
+    "a lower bound": (RECORD, lambda d: d["judgements"][1].update(at_least=1.0), r"at_least: 1\.0, but .*threshold is"),
+    "the words of a number": (RECORD, lambda d: d["judgements"][2].update(measured="9 nat"), "measured is 9 nat"),
     "fewer steps": (RECORD, lambda d: d["recipe"].update(steps=20), "session.json: .*steps: 24, in the record 20"),
     "an early verdict": (RECORD, early, "session.json: no early verdict was asked for"),
     "an early end": (RECORD, early, "enough.json: it is missing"),

@@ -1,4 +1,4 @@
-"""How fast the ranks' collectives are, by message size, and whether they give what they should."""
+"""Measures collectives on a rank: rate by message size, and correctness of the results."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def free_bytes(context: RankContext, device: torch.device) -> int:
 
 
 def choose_largest(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
-    """The largest size of which two buffers fit, and a note if that is not the largest of all.
+    """The largest size of which two buffers fit, and a note if larger ones were asked for.
 
     Raises RunError `no_memory` if none fits.
     """

@@ -75,7 +75,6 @@ def run(context: RankContext, log: ProbeLog) -> NcclTestsOutputs:
 
 
 def _run(command: NcclTestsCommand, name: str, folder: Path, lines: list[str]) -> NcclTestsOutput:
-    """Run a program; all lines of its output are added to `lines`."""
     places = [Path(command.root) / name, Path(command.root) / "build" / name]
     program = next((place for place in places if os.access(place, os.X_OK)), None)
     if program is None:

@@ -1,4 +1,4 @@
-"""The collectives of nccl-tests in terms of torch.distributed: who sends how much, and what has to arrive.
+"""The collectives of nccl-tests by torch.distributed: sizes, calls and expected values.
 
 Every element is a small whole number that depends on its rank, position and round, so that a contribution that is
 missing, doubled, misplaced or of an earlier round makes a wrong value. Every sum of them fits into the digits of the
@@ -78,7 +78,7 @@ def fill(tensor: torch.Tensor, table: torch.Tensor) -> None:
 
 
 def spoil(tensor: torch.Tensor) -> None:
-    """Write a value that no operation gives, so that an unwritten element is a wrong one."""
+    """Write a value that no operation produces, so that an unwritten element counts as wrong."""
     tensor.fill_(_NEVER)
 
 
@@ -145,7 +145,7 @@ class Operation:
         )
 
     def prepare(self, send: torch.Tensor, recv: torch.Tensor) -> Call:
-        """A function that does it once; it may return early, with the operations that are pending."""
+        """A function that runs the operation once; it may return early, with the pending operations."""
         group = dist.group.WORLD
         if self.name != "sendrecv":
             return partial(_CALLS[self.name], group, send, recv)
@@ -188,7 +188,7 @@ def finish(works: Works) -> None:
 
 
 def why_unsupported(call: Call) -> str | None:
-    """Do it once. Return the backend's reason for refusing it, and None for success; other errors are raised."""
+    """Try the operation once. Return the backend's reason for refusing it, None for success; raise other errors."""
     try:
         finish(call())
     except (RuntimeError, ValueError) as error:

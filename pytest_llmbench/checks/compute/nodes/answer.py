@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self, get_args
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pytest_llmbench.core.wire.answers import DeviceAnswer, ProbeAnswer
 from pytest_llmbench.core.wire.machine import GpuPath
@@ -15,6 +15,8 @@ _LARGEST_TEAM = 16
 TURNS = 3
 
 GemmPrecision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
+# Products of the search for the best shape. In fp8, each factor has one scale, or each of its rows has one.
+SweptProduct = Literal["bf16", "fp8", "fp8_rowwise"]
 
 
 class GemmRate(ProbeAnswer):
@@ -38,6 +40,42 @@ class GemmRates(ProbeAnswer):
     factors: str  # SHA-256 of them
     precisions: Annotated[Mapping[GemmPrecision, GemmRate], Field(min_length=1)]
     lacking: Mapping[GemmPrecision, str]  # reasons for precisions without one
+
+
+class ShapeRate(NamedTuple):
+    """A product of an m × k by a k × n matrix; in JSON a list, as `TelemetrySample`.
+
+    The error is the largest difference to an fp64 product on the same device, of 16 rows, in standard deviations of an
+    entry (the square root of k); None for an infinite product or NaN.
+    """
+
+    m: PositiveInt
+    n: PositiveInt
+    k: PositiveInt
+    rate: PositiveFloat  # FLOP/s, the median of the repetitions
+    fastest: PositiveFloat  # the fastest one
+    error: NonNegativeFloat | None
+
+
+class ShapeSweep(ProbeAnswer):
+    """Products of many shapes, each for a short time on a device that rests in between."""
+
+    curve: Annotated[tuple[ShapeRate, ...], Field(min_length=1)]
+    best: ShapeRate  # the best of them, measured again
+    left_out: NonNegativeInt  # shapes for which no time was left
+
+
+class ShapeSweeps(DeviceAnswer):
+    """Searches for the best shape; every product has one, or a reason in `lacking`."""
+
+    products: Mapping[SweptProduct, ShapeSweep]
+    lacking: Mapping[SweptProduct, str]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if absent := {*get_args(SweptProduct)} - {*self.products, *self.lacking}:
+            raise ValueError(f"neither a rate nor a reason for {', '.join(sorted(absent))}")
+        return self
 
 
 class CopyRates(ProbeAnswer):

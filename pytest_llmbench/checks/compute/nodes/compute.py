@@ -6,18 +6,22 @@ Each takes `seconds` after the warm-up. Its `start` returns when the other ranks
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, get_args
 
 import torch
 
-from pytest_llmbench.checks.compute.nodes import gemm
+from pytest_llmbench.checks.compute.nodes import gemm, sweep
 from pytest_llmbench.checks.compute.nodes.answer import (
     CopyRates,
     DeviceRates,
     GemmPrecision,
     GemmRate,
     GemmRates,
+    ShapeSweep,
+    ShapeSweeps,
     SustainedLoad,
+    SweptProduct,
     TelemetrySample,
 )
 from pytest_llmbench.core.unix_clock import UnixClock
@@ -54,7 +58,7 @@ def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
     products: GemmRates | None = None
     memory: float | None = None
     copies: CopyRates | None = None
-    with _meeting(context) as barrier:
+    with _node_barrier(context) as barrier:
 
         def start(what: str) -> Callable[[], None]:
             log.phase(what)
@@ -75,6 +79,28 @@ def measure(context: RankContext, log: ProbeLog) -> DeviceRates:
     )
 
 
+def sweep_shapes(context: RankContext, log: ProbeLog) -> ShapeSweeps:
+    """Search the shape with the fastest product while the node's other ranks do the same.
+
+    The config: `seconds` for each kind of product, and `timeout_s`.
+    """
+    config, device = context.config, _device(context)
+    products: dict[SweptProduct, ShapeSweep] = {}
+    lacking: dict[SweptProduct, str] = {}
+    with _node_barrier(context) as barrier:
+        for name in sweep.PRODUCTS:
+            log.phase(f"shapes in {name}")
+            start = partial(barrier.wait, f"shapes in {name}")
+            reason = _why_lacking(name.removesuffix("_rowwise"), device) if device.type == "cuda" else ""
+            if reason := reason or sweep.why_no_product(name, device):
+                lacking[name] = reason
+                start()
+                continue
+            shapes = sweep.shapes_for(device)
+            products[name] = sweep.sweep(name, device, seconds=config["seconds"], start=start, shapes=shapes)
+    return ShapeSweeps(device=device_name(context), products=products, lacking=lacking)
+
+
 def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
     """Measure the product's rate over minutes, with the telemetry of the GPU.
 
@@ -85,7 +111,7 @@ def sustain(context: RankContext, log: ProbeLog) -> SustainedLoad:
     log.phase("factors")
     left, _, multiply = gemm.prepare(precision, gemm.factors(config["side"]), device)
     telemetry = LoadTelemetry()
-    with _meeting(context) as barrier, gemm.tf32(allowed=False), ExitStack() as watched:
+    with _node_barrier(context) as barrier, gemm.tf32(allowed=False), ExitStack() as watched:
 
         def start() -> None:
             barrier.wait("sustained")
@@ -200,7 +226,7 @@ def _measure_copies(context: RankContext, device: torch.device, start: StepStart
     return CopyRates(**rates, pinned=pinned, path=path)
 
 
-def _meeting(context: RankContext) -> FileBarrier:
+def _node_barrier(context: RankContext) -> FileBarrier:
     first = context.rank - context.local_rank
     folder, ranks = context.folder / layout.MEETING / f"{first:05d}", range(first, first + context.ranks_per_node)
     return FileBarrier(folder, context.rank, ranks, context.config["timeout_s"])

@@ -14,7 +14,7 @@ from pytest_llmbench.workloads.node.machine import device_name
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.training.matmul import product, rates
 
-_STORED = {
+STORED = {
     "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32,
     "fp8": torch.float8_e4m3fn,
 }  # fmt: skip
@@ -70,16 +70,16 @@ def gemm(
             changed += not torch.equal(_bits(out), _bits(first))
     return GemmRate(
         rate=2.0 * left.shape[0] ** 3 * statistics.median(blocks), digest=_digest(first), repeated=len(blocks),
-        changed=changed, error=_error(left, right, first),
+        changed=changed, error=error_of(left.float().cpu(), right.float().cpu(), first.cpu()),
     )  # fmt: skip
 
 
 def prepare(precision: str, given: Factors, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Multiply]:
-    """The matrices on the device, in their precision, and a function that multiplies them, always into the same memory.
+    """Move the matrices to the device in their precision; also return a function that multiplies them in place.
 
     Raises RuntimeError if this device or this PyTorch lacks such a product.
     """
-    return product(given.left.to(device), given.right.to(device), _STORED[precision])
+    return product(given.left.to(device), given.right.to(device), STORED[precision])
 
 
 @contextmanager
@@ -93,11 +93,11 @@ def tf32(*, allowed: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _error(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> float | None:
-    side = out.shape[0]
-    rows = torch.linspace(0, side - 1, _ROWS).long()
-    some, factor, result = left.float().cpu()[rows].double(), right.float().cpu().double(), out.cpu()[rows].double()
-    error = float((some @ factor - result).abs().max()) / math.sqrt(side)
+def error_of(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> float | None:
+    """Compare 16 rows of a product with the same in fp64, computed where the factors are: `GemmRate.error`."""
+    rows = torch.linspace(0, out.shape[0] - 1, _ROWS).long().to(out.device)
+    some, factor, result = left[rows].double(), right.double(), out[rows].double()
+    error = float((some @ factor - result).abs().max()) / math.sqrt(left.shape[1])
     return error if math.isfinite(error) and bool(torch.isfinite(out).all()) else None
 
 

@@ -58,7 +58,6 @@ class Seating:
     """This rank's seats among all, with a process group for each group; every rank makes all of them."""
 
     def __init__(self, settings: Sequence[str]) -> None:
-        """Seat all ranks, by the setting of each."""
         # Devices or versions that differ may compute other last bits.
         alike = [[rank for rank, own in enumerate(settings) if own == kind] for kind in dict.fromkeys(settings)]
         self._seats: list[tuple[Seat, list[int], dist.ProcessGroup] | None] = [None] * TURNS
@@ -71,7 +70,6 @@ class Seating:
                         self._seats[turn] = seat, ranks, made
 
     def train(self, turn: int, replica: "Replica") -> Turn:
-        """Train from the start."""
         place = self._seats[turn]
         if place is None:
             return Turn(seat=None, steps=())
@@ -137,7 +135,6 @@ class ReplicaDecoder(nn.Module):
         self.scores = nn.Linear(plan.hidden, _VOCABULARY)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Scores of the next token at each place."""
         hidden = self.embedding(tokens)
         for layer in self.layers:
             hidden = layer(hidden)

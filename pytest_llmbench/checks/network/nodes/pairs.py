@@ -145,7 +145,7 @@ class _Player:
         return MeasuredGame(bytes=size, seconds=seconds, busbw=busbw, latency_s=latency, wrong=wrong)
 
     def _leave(self) -> None:
-        """Rank 0 serves the store: it goes last."""
+        """Leave the store; rank 0, which serves it, leaves last."""
         self._set_phase("end")
         self._line_up("end", self._everyone, self._wait_s if self._rank == 0 else None)
 
@@ -262,7 +262,6 @@ class DirectGroup:
         return torch.arange(elements, device=self._device).remainder_(_PATTERN).float() + seat
 
     def _least(self, value: float) -> float:
-        """The smallest of the ranks' values."""
         tensor = torch.tensor([value], dtype=torch.float64, device=self._device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
@@ -288,7 +287,7 @@ class DirectGroup:
             self._group.abort()
 
     def _settle(self) -> None:
-        """Wait for the GPU up to the timeout: a kernel whose partner is gone runs for ever."""
+        """Wait for the GPU until the timeout, because a kernel whose partner is gone never ends."""
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         deadline = time.monotonic() + self._timeout_s

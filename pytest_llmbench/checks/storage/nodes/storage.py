@@ -28,8 +28,8 @@ from pytest_llmbench.workloads.rank.file_barrier import FileBarrier
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 BLOCK = 4 * 2**20
-_STAMP = 16
-_SPARE = 1.1
+_STAMP = 16  # bytes at the start of a block, with its number
+_RESERVE = 1.1  # free space that is required, as a multiple of what is written
 # Another rank may remove the parent folder between two attempts as often.
 _TRIES = 100
 # It releases the interpreter's lock; a comparison in Python would block the other streams.
@@ -120,10 +120,10 @@ def _make_folder(own: Path) -> None:
 def _check_space(folder: Path, needed: int) -> None:
     stat = os.statvfs(folder)
     free = stat.f_bavail * stat.f_frsize
-    if free < _SPARE * needed:
+    if free < _RESERVE * needed:
         raise RunError(
             "no_space",  #: error no_space: Check: too little is free on the file system that is to be measured
-            f"{folder} has {free / 1e9:.3g} GB free, and all nodes together need {_SPARE * needed / 1e9:.3g} GB: "
+            f"{folder} has {free / 1e9:.3g} GB free, and all nodes together need {_RESERVE * needed / 1e9:.3g} GB: "
             "nothing was written; make space, or set a smaller size",
         )
 
@@ -199,7 +199,7 @@ def read(stream: Stream) -> dict[str, Any]:
         places, memory = list[int](), mmap.mmap(-1, BLOCK)
         began = time.perf_counter()
         for number, block in enumerate(stream.content()):
-            _fill(handle, memory, number * BLOCK, stream.path)
+            _read_block(handle, memory, number * BLOCK, stream.path)
             if _memcmp(_address(memory), _address(block), BLOCK):
                 first = next(i for i, (one, other) in enumerate(zip(memory[:], block[:], strict=True)) if one != other)
                 places.append(first + number * BLOCK)
@@ -213,7 +213,7 @@ def read(stream: Stream) -> dict[str, Any]:
         os.close(handle)
 
 
-def _fill(handle: int, memory: mmap.mmap, offset: int, path: Path) -> None:
+def _read_block(handle: int, memory: mmap.mmap, offset: int, path: Path) -> None:
     done = 0
     while done < BLOCK:
         count = os.preadv(handle, [memoryview(memory)[done:]], offset + done)

@@ -148,10 +148,10 @@ def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log:
     training = prepare(recipe, options, device)
     implementation = transformer_impl(options, device)
     print(f"transformer layers: {implementation}", flush=True)
-    asked = None if implementation == "transformer_engine" or options.attention == "unfused" else options.attention
+    kernel = None if implementation == "transformer_engine" or options.attention == "unfused" else options.attention
     with (
         matmul.ceiling(log, device, DTYPE[recipe.precision]),
-        nullcontext() if asked is None else attention.kernel(recipe, asked, device),
+        nullcontext() if kernel is None else attention.kernel(recipe, kernel, device),
     ):
         _loop(training, log)
 
@@ -178,10 +178,10 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
     for chunk in training.chunks:
         chunk.zero_grad_buffer()
     training.optimizer.zero_grad()
-    enter = partial(log.phase, step)
-    get_model_config(training.chunks[0]).finalize_model_grads_func = partial(_finish_gradients, enter)
+    enter_phase = partial(log.phase, step)
+    get_model_config(training.chunks[0]).finalize_model_grads_func = partial(_finish_gradients, enter_phase)
     losses = get_forward_backward_func()(
-        forward_step_func=partial(_forward, training, enter),
+        forward_step_func=partial(_forward, training, enter_phase),
         data_iterator=[enumerate((first + start for start in starts), start=1) for _ in training.chunks],
         model=training.chunks, num_microbatches=len(starts), seq_length=recipe.sequence_length,
         micro_batch_size=recipe.micro_batch_size, forward_only=False,
@@ -191,25 +191,25 @@ def _forward_backward(training: MegatronTraining, log: StepLog, step: int) -> to
     return torch.stack(losses).mean()
 
 
-def _finish_gradients(enter: Callable[..., None], *chunks: Any, **how: Any) -> None:
+def _finish_gradients(enter_phase: Callable[..., None], *chunks: Any, **how: Any) -> None:
     """Wait for the gradients of other ranks, when this rank's own are complete."""
-    enter("sync")
+    enter_phase("sync")
     finalize_model_grads(*chunks, **how)
 
 
 def _forward(
-    training: MegatronTraining, enter: Callable[..., None], micro_batches: Iterator[tuple[int, int]], chunk: Any
+    training: MegatronTraining, enter_phase: Callable[..., None], micro_batches: Iterator[tuple[int, int]], chunk: Any
 ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
     """Run one micro batch through one chunk; returns the output and the function that makes a loss of it."""
     micro_batch, first = next(micro_batches)
     inputs = targets = positions = None
     if any(get_attr_wrapped_model(chunk, name) for name in ("pre_process", "post_process")):
-        enter("data", micro_batch)
+        enter_phase("data", micro_batch)
         inputs, targets = batch(training.tokens, first, training.recipe.micro_batch_size, training.device)
         inputs, positions = training.fed.take(inputs), training.positions
-    enter("forward", micro_batch)
+    enter_phase("forward", micro_batch)
     output = chunk(inputs, positions, None, labels=targets)
-    output.register_hook(lambda _: enter("backward", micro_batch))
+    output.register_hook(lambda _: enter_phase("backward", micro_batch))
     return output, _mean_loss
 
 

@@ -28,7 +28,7 @@ from pytest_llmbench.engines.megatron_core.ranks.weights import initialise
 from pytest_llmbench.workloads.training.megatron_shape import layer_settings, model_settings
 
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_RECOMPUTE: dict[str, dict[str, Any]] = {
+_RECOMPUTATION: dict[str, dict[str, Any]] = {
     "none": {},
     "selective": {"recompute_granularity": "selective"},
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
@@ -42,7 +42,7 @@ class FusedAttention(nn.Module):
         super().__init__()
         self._dropout = config.attention_dropout
         # With sequence parallelism the whole layer draws the numbers of its own tensor-parallel rank.
-        self._own_numbers = not config.sequence_parallel
+        self._draws_own_numbers = not config.sequence_parallel
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
@@ -50,7 +50,7 @@ class FusedAttention(nn.Module):
         """Map three of [sequence, batch, heads, width] to [sequence, batch, heads × width]."""
         dropout = self._dropout if self.training else 0.0
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        with get_cuda_rng_tracker().fork() if dropout and self._own_numbers else nullcontext():
+        with get_cuda_rng_tracker().fork() if dropout and self._draws_own_numbers else nullcontext():
             mixed = functional.scaled_dot_product_attention(
                 query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
             )
@@ -120,7 +120,7 @@ def transformer_config(recipe: Recipe, device: torch.device) -> TransformerConfi
         batch_p2p_comm=not interleaved,
         # gloo may still be sending an output when this would free it; on a GPU the stream keeps them in order.
         deallocate_pipeline_outputs=device.type == "cuda",
-        **_RECOMPUTE[layout.activation_checkpointing],
+        **_RECOMPUTATION[layout.activation_checkpointing],
     )
 
 

@@ -52,15 +52,15 @@ def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device
         source = decoder.Decoder(recipe.model, recipe.sequence_length, activation_checkpointing=False)
     for name, draw in decoder.matrices(source, seed, device):
         if name in parts:
-            whole = _ordered(name, draw(), recipe.model)
+            whole = _order_rows(name, draw(), recipe.model)
             for parameter in parts.pop(name):
-                parameter.copy_(_share(whole, parameter))
+                parameter.copy_(_rank_part(whole, parameter))
     for name, copies in parts.items():  # experts, which the decoder of engine torch lacks
         for parameter in copies:
-            parameter.copy_(_share(_drawn(name, parameter, seed, recipe.model, device), parameter))
+            parameter.copy_(_rank_part(_draw_expert_matrix(name, parameter, seed, recipe.model, device), parameter))
 
 
-def _ordered(name: str, whole: torch.Tensor, model: ModelShape) -> torch.Tensor:
+def _order_rows(name: str, whole: torch.Tensor, model: ModelShape) -> torch.Tensor:
     """Order the rows of a matrix of engine torch as Megatron-Core has them."""
     if name.endswith("qkv.weight"):  # query heads, key and value of one group after the other
         heads, groups, width = model.attention_heads, model.key_value_heads, whole.shape[1]
@@ -72,7 +72,7 @@ def _ordered(name: str, whole: torch.Tensor, model: ModelShape) -> torch.Tensor:
     return whole
 
 
-def _drawn(name: str, parameter: Any, seed: int, model: ModelShape, device: torch.device) -> torch.Tensor:
+def _draw_expert_matrix(name: str, parameter: Any, seed: int, model: ModelShape, device: torch.device) -> torch.Tensor:
     """Draw a matrix of an expert, a shared expert or a router, whole; it depends on the seed and its name alone."""
     size = list(parameter.shape)
     if getattr(parameter, "tensor_model_parallel", False):
@@ -80,7 +80,7 @@ def _drawn(name: str, parameter: Any, seed: int, model: ModelShape, device: torc
     last = name.endswith("linear_fc2.weight")
     std = decoder.INIT_STD / (math.sqrt(2 * model.layers) if last else 1.0)
     whole = decoder.draw(torch.Size(size), std, stable_seed(seed, zlib.crc32(name.encode())), device)
-    return _ordered("mlp_in.weight", whole, model) if name.endswith("linear_fc1.weight") else whole
+    return _order_rows("mlp_in.weight", whole, model) if name.endswith("linear_fc1.weight") else whole
 
 
 def _our_name(chunk: nn.Module, name: str) -> str:
@@ -92,7 +92,7 @@ def _our_name(chunk: nn.Module, name: str) -> str:
     return f"blocks.{layer.layer_number - 1}.{inner}"
 
 
-def _share(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
+def _rank_part(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
     """Return this tensor-parallel rank's part of a matrix, padded with zeros beyond its rows."""
     split = getattr(parameter, "tensor_model_parallel", False)
     ranks: int = parallel_state.get_tensor_model_parallel_world_size() if split else 1

@@ -140,7 +140,7 @@ def _forward(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 class _NoTokenizer:
-    """Stands in for a tokenizer: the data are token ids already."""
+    """Replaces a tokenizer, because the data are token ids already."""
 
     eos_id, eod, bos_id, pad_id = 0, 0, 1, 2
 
@@ -150,7 +150,7 @@ class _NoTokenizer:
 
 
 class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo has no types
-    """NeMo's module for mock data with the recipe's sequences, as random ones would keep the loss where it starts."""
+    """NeMo's module for mock data, with the recipe's sequences: with random ones the loss would not fall."""
 
     def __init__(self, recipe: Recipe, tokenizer: _NoTokenizer) -> None:
         super().__init__(
@@ -165,7 +165,6 @@ class _Data(llm.MockDataModule):  # type: ignore[misc]  # NeMo has no types
         self._tokens = open_tokens(recipe)
 
     def setup(self, stage: str = "") -> None:
-        """See NeMo."""
         super().setup(stage)
         self._train_ds = _Sequences(self._tokens, self.num_train_samples, self.seq_length)
 
@@ -184,7 +183,6 @@ class _Sequences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"tokens": sequence[:-1], "labels": sequence[1:], **self._always}
 
     def collate_fn(self, samples: list[dict[str, torch.Tensor]]) -> Any:
-        """Make a batch of samples."""
         return torch.utils.data.default_collate(samples)
 
 

@@ -54,13 +54,13 @@ def linear_cross_entropy(
 
 
 def product_dtype(factor: torch.Tensor) -> torch.dtype:
-    """The type in which a tensor is multiplied: that of autocast where it is on, else its own."""
+    """The type in which a tensor is multiplied: that of autocast if it is on, else its own."""
     device = factor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else factor.dtype
 
 
 def parts(tokens: int, vocab_size: int) -> int:
-    """Into how many parts tokens are taken: as few as fit, and equal ones where a few more make them so."""
+    """Number of parts that tokens are split into: as few as fit, or a few more if these are equal."""
     fewest = math.ceil(tokens * vocab_size / _ELEMENTS)
     return next((number for number in range(fewest, 2 * fewest + 1) if tokens % number == 0), fewest)
 

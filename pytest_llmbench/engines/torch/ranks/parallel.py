@@ -1,4 +1,4 @@
-"""How the model is spread over the ranks: whole on each (DDP), or sharded (FSDP)."""
+"""Spreads the model over the ranks: replicated (DDP) or sharded (FSDP)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

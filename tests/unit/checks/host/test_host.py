@@ -109,7 +109,7 @@ def test_all_stand_out_who_do_not_have_what_most_have(values: dict[str, str]) ->
 def test_both_values_and_who_agrees_are_named() -> None:
     usual = {f"n{number}": "5.15" for number in range(9)}
     assert find_differing({**usual, "x": "5.14"}) == {"x": "5.14; 5.15 on n0, n1, n2, n3 and 5 more"}
-    assert find_differing({"a": "1", "b": "2"})["a"] == "1; the nodes are divided: 1 on a; 2 on b"
+    assert find_differing({"a": "1", "b": "2"})["a"] == "1; no majority of the nodes agrees: 1 on a; 2 on b"
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 2**45)), st.floats(0, 0.5))

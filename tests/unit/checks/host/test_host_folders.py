@@ -94,7 +94,7 @@ def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
 
 def test_nodes_of_one_machine_share_nothing_by_a_network(report: Report) -> None:
     assert not [finding for finding in report.findings if finding.kind == "shared_cache"]
-    assert any("one machine" in note for note in report.notes)
+    assert any("share a machine" in note for note in report.notes)
 
 
 def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: Report) -> None:

@@ -44,7 +44,7 @@ def reference(**changes: Any) -> Reference:
         ({"applies_to": {"gpus": 0}}, "here: applies_to.gpus: "),
         ({"applies_to": {"node": 1}}, "unknown key 'node' (did you mean 'nodes'?); legal: gpu, gpus, nodes, system"),
         ({"atleast": "5 %"}, "unknown key 'atleast' (did you mean 'at_least'?)"),
-        ({"between_runs": "0 %", "runs": 5}, "between_runs: 0 % is not a share above 0: no runs are alike"),
+        ({"between_runs": "0 %", "runs": 5}, "between_runs: 0 % is not a share above 0: runs always differ"),
         ({"between_runs": "-1 %", "runs": 5}, "between_runs: -1 % is not a share above 0"),
         ({"between_runs": "3 s", "runs": 5}, "between_runs: 3 s is not a share above 0"),
         ({"between_runs": "0.2 %"}, "between_runs and runs belong together"),

@@ -114,6 +114,7 @@ def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
         ("load", "/checkpoints/base", "load /checkpoints/base"),
         ("finetune", True, "finetune True"),
         ("window_size", "(128, 0)", "window_size (128, 0)"),
+        ("kv_channels", 32, "kv_channels 32"),
         ("mtp_num_layers", 1, "mtp_num_layers 1"),
         ("add_bias_linear", False, "add_bias_linear False"),
         ("main_grads_dtype", "torch.bfloat16", "main_grads_dtype torch.bfloat16"),
@@ -186,11 +187,29 @@ def test_settings_are_counted_as_far_as_they_are_not_compared(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("log", "printed", "compared"),
-    readable(((METASEQ_CPU, 167, 31), (LAMBDA_350M, 67, 6), (NEMO_2, 73, 9)), lambda case: case[0].name),
+    readable(((METASEQ_CPU, 167, 35), (LAMBDA_350M, 67, 12), (NEMO_2, 73, 9)), lambda case: case[0].name),
 )
 def test_settings_of_other_frameworks_are_counted(log: TrueLog, printed: int, compared: int, tmp_path: Path) -> None:
     summary = known(log.evidence(tmp_path, log.text()).compared.summary)
     assert re.fullmatch(rf"{printed} settings printed, {compared} compared, .*, \d+ unknown: .*", summary)
+
+
+@pytest.mark.parametrize(
+    ("log", "printed", "changed"),
+    readable(
+        (
+            (METASEQ_CPU, "'finetune_from_model': None", "'finetune_from_model': '/base.pt'"),
+            (METASEQ_CPU, "'ewm_ratio_to_skip_batch': -1.0", "'ewm_ratio_to_skip_batch': 1.25"),
+            (LAMBDA_350M, "pld_enabled .................. False", "pld_enabled .................. True"),
+            (LAMBDA_350M, "curriculum_enabled_legacy .... False", "curriculum_enabled_legacy .... True"),
+        ),
+        lambda case: case[0].name,
+    ),
+)
+def test_a_switch_that_leaves_work_out_is_other_work(log: TrueLog, printed: str, changed: str, tmp_path: Path) -> None:
+    text = log.text()
+    assert printed in text
+    assert known(log.problem(tmp_path, text.replace(printed, changed))).kind == "wrong_work"
 
 
 NEMO_1 = TrueLog(

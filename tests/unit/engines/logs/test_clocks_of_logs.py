@@ -97,6 +97,15 @@ def test_lambdas_execution_time_covers_its_lines(tmp_path: Path, log: TrueLog, s
     assert "s passed by the lines' times, and" in problem.message
 
 
+@pytest.mark.parametrize(("share", "sane"), [(1.0, True), (0.2, False)])
+def test_megatrons_time_stamps_are_those_of_its_steps(tmp_path: Path, share: float, *, sane: bool) -> None:
+    """Also where all steps take less than a stamp may be late."""
+    scaled = re.sub(r"(per iteration \(ms\): )([\d.]+)", lambda m: f"{m[1]}{share * float(m[2]):.1f}", ours())
+    problem = OURS.problem(tmp_path, scaled)
+    assert (problem is None) is sane
+    assert problem is None or "times their logged duration" in problem.message
+
+
 @pytest.mark.parametrize(("per_s", "sane"), [(1.0, True), (1.2, False), (0.5, False)])
 @pytest.mark.parametrize(("name", "work"), [("samples per second", 8.0), ("tokens per GPU per second", 8 * 32 / 2)])
 def test_megatrons_rates_are_of_its_work(tmp_path: Path, name: str, work: float, per_s: float, *, sane: bool) -> None:

@@ -23,10 +23,10 @@ CASES = {
     "nemo/output.log": "azure_gpt3_126m", "logs/megatron_lm_core_0.16.log": "nlp175b",
     "logs/megatron_lm_one_h200.log": "nlp175b", "logs/metaseq_20_updates.log": "metaseq125m",
     "logs/nemo_2.log": "azure_gpt3_126m", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt": "azure_gpt3_126m",
-    "logs/deepspeed_chat_step1.log": "chat_350m_bs24_zero0",
+    "logs/torchtitan_2_ranks.log": "titan_llama31_8b", "logs/deepspeed_chat_step1.log": "chat_350m_bs24_zero0",
     "lambda/opt-13b_1_1xN_batch0001.log": "chat_13b_bs16_zero0",
 }  # fmt: skip
-ENGINES = ("megatron_lm", "metaseq", "nemo_launcher", "nemo_torchrun", "deepspeed_chat")
+ENGINES = ("megatron_lm", "metaseq", "nemo_launcher", "nemo_torchrun", "deepspeed_chat", "torchtitan")
 
 
 @pytest.mark.parametrize("file", readable(CASES, str))

@@ -82,6 +82,19 @@ MEGATRON_CPU = megatron_lm(
     },
     gpu=False,
 )  # fmt: skip
+TORCHTITAN_CPU = TrueLog(
+    name="logs/torchtitan_2_ranks.log", engine="torchtitan", ranks=2, gpu=False,
+    recipe={
+        "model": {
+            "layers": 6, "hidden_size": 256, "attention_heads": 16, "feed_forward_size": 768, "vocab_size": 2048,
+            "positions": "rope", "norm": "rms_norm", "activation": "swiglu", "biases": "none",
+            "tied_embeddings": False, "dropout": 0.0, "rotary": {"base": 500000, "scaling": {}},
+        },
+        "parallelism": {"sharding": "full"}, "sequence_length": 64, "global_batch_size": 4,
+        "micro_batch_size": 2, "precision": "fp32", "steps": 20, "options": {"flavor": "debugmodel"},
+        "optimizer": {"learning_rate": 8.0e-4, "warmup_steps": 2},
+    },
+)  # fmt: skip
 METASEQ_CPU = TrueLog(
     name="logs/metaseq_20_updates.log", engine="metaseq", ranks=2, gpu=False,
     recipe={
@@ -124,4 +137,4 @@ LAMBDA_13B = TrueLog(
         "options": {"step": 1, "arguments": {"lora_dim": 128}},
     },
 )  # fmt: skip
-TRUE_LOGS = (MEGATRON_H200, MEGATRON_CPU, METASEQ_CPU, NEMO_2, LAMBDA_350M, LAMBDA_13B)
+TRUE_LOGS = (MEGATRON_H200, MEGATRON_CPU, TORCHTITAN_CPU, METASEQ_CPU, NEMO_2, LAMBDA_350M, LAMBDA_13B)

@@ -21,7 +21,7 @@ from tests.support.samples import readable
 
 GIB = 1 << 30
 
-# What was printed, as it is in tests/data/nccl_tests.
+# A printed text of tests/data/nccl_tests.
 OLD, NEW, STAMPED, PER_ITERATION = (
     (Path(__file__).parents[3] / "data" / "nccl_tests" / f"{name}.txt").read_text("utf-8")
     for name in ("old", "new", "stamped", "per_iteration")

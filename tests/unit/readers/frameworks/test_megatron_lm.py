@@ -3,14 +3,14 @@
 import math
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.megatron_lm.log import parse, reader
+from pytest_llmbench.engines.megatron_lm.log import reader
 from pytest_llmbench.readers.items import (
     Begun,
     Completed,
@@ -57,6 +57,10 @@ VERSIONS = {
     "v1.0": V1, "v2.0": V2, "v2.5": V2_5, "core 0.5": CORE_0_5, "core 0.9": CORE_0_9, "core 0.13": CORE_0_13,
     "core 0.16": CORE_0_16, "Megatron-DeepSpeed": DEEPSPEED, "JSC": JSC,
 }  # fmt: skip
+
+
+def parse(text: str) -> Iterable[Item]:
+    return reader()(text)
 
 
 def step(text: str) -> StepLine:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_llmbench.checks.compute.nodes import compute, gemm
-from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates, GemmRate
+from pytest_llmbench.checks.compute.nodes import compute, gemm, sweep
+from pytest_llmbench.checks.compute.nodes.answer import CopyRates, DeviceRates, GemmRate, SweptProduct
 from pytest_llmbench.checks.compute.nodes.compute import LoadTelemetry
 from pytest_llmbench.workloads.rank import gpu_samples
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -91,6 +91,59 @@ def test_a_product_that_is_always_wrong_is_found(monkeypatch: pytest.MonkeyPatch
 def test_a_product_that_is_not_finite_has_no_error_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     told = _multiplied(monkeypatch, lambda _, out: out[7, 7].fill_(torch.nan))
     assert (told.error, told.changed) == (None, 0)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8", "fp8_rowwise"])
+def test_products_of_all_shapes_are_right(name: SweptProduct) -> None:
+    """The factors are rectangular, and every entry of a wrong product shows."""
+    assert sweep.why_no_product(name, _CPU) == ""
+    found = sweep.sweep(name, _CPU, seconds=10.0, start=lambda: None, shapes=[(16, 32, 48), (32, 16, 64)])
+    assert ([shape[:3] for shape in found.curve], found.left_out) == ([(16, 32, 48), (32, 16, 64)], 0)
+    assert all(0.0 < (shape.error or 0.0) < 0.05 for shape in (*found.curve, found.best))
+    assert all(shape.rate <= shape.fastest for shape in found.curve)
+
+
+def test_the_fastest_shape_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short measurement that is too good by chance does not count: the best ones are measured again."""
+    shapes = [(16, 16, 16 * k) for k in range(1, 7)]
+    slow = {16 * k: [1e-6 * k] * 2 for k in range(1, 7)} | {32: [1e-7, 1.0], 80: [4e-6] * 2}
+    turns = {k: iter(times) for k, times in slow.items()}
+
+    def timed(multiply: Callable[[], torch.Tensor], *_: Any) -> list[float]:
+        k = multiply.__closure__[0].cell_contents.shape[1]  # type: ignore[index]
+        return [9.0, next(turns[k], slow[k][1])]
+
+    monkeypatch.setattr(sweep, "_time", timed)
+    turns[16] = iter([1e-6] * 3)  # it is measured once more, before the start
+    found = sweep.sweep("bf16", _CPU, seconds=10.0, start=lambda: None, shapes=shapes)
+    assert max(found.curve, key=lambda shape: shape.rate).k == 32
+    assert found.best.k == 80
+    assert found.best.rate == pytest.approx(2 * 16 * 16 * 80 / 4e-6)
+
+
+def test_a_search_ends_in_time() -> None:
+    found = sweep.sweep("bf16", _CPU, seconds=1e-9, start=lambda: None, shapes=[(16, 16, 16)] * 5)
+    assert (len(found.curve), found.left_out) == (1, 4)
+
+
+def test_a_wrong_product_of_a_shape_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = sweep.make_product
+
+    def broken(*args: Any) -> Any:
+        left, right, multiply = make(*args)
+        return left, right, lambda: multiply().mul_(1.1)
+
+    monkeypatch.setattr(sweep, "make_product", broken)
+    found = sweep.sweep("bf16", _CPU, seconds=10.0, start=lambda: None, shapes=[(64, 64, 64)])
+    assert (found.best.error or 0.0) > 0.05
+
+
+@pytest.mark.parametrize("sms", [132, 148, 108, 16, 1])
+def test_the_first_shapes_leave_no_sm_idle(sms: int) -> None:
+    for m, n in sweep.whole_waves(sms):
+        tiles = m // 128 * (n // 256)
+        assert tiles % sms == m % 128 == n % 256 == 0
+    assert (1536, 2816) in sweep.whole_waves(132)
 
 
 @pytest.mark.parametrize(("allowed", "word"), [(True, "high"), (False, "highest")])

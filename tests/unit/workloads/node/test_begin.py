@@ -118,7 +118,7 @@ def test_a_job_that_nobody_knows_does_nothing(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
 def test_nothing_but_functions_of_ours_is_called(tmp_path: Path, data: object) -> None:
     job_file(tmp_path, JOB).write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match="is not what a job of ours begins with"):
+    with pytest.raises(ConfigError, match="is not the call of a job of ours"):
         Beginning.read(job_file(tmp_path, JOB))
 
 

@@ -1,0 +1,249 @@
+"""torchtitan: torchrun on every node, read by its own log line. The shape of the model is that of its `flavor`."""
+
+import statistics as stats
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES
+from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Asks, SettingsCheck
+from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.core.schema import Strict
+from pytest_llmbench.engines import training as _training
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
+from pytest_llmbench.engines.external import External, fill, fill_argument, flags
+from pytest_llmbench.engines.overrides import (
+    Arguments,
+    Rules,
+    Same,
+    batch_problem,
+    precision_problem,
+    rules_of_given,
+    values_of,
+)
+from pytest_llmbench.engines.torchtitan.log import CLAIM_NEEDLES, NEEDLES, read_claims, reader
+from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.flops import parameters, vocabulary
+from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
+from pytest_llmbench.readers.items import Needles
+from pytest_llmbench.readers.log import LogReader
+
+_FIELDS = {
+    "training.local_batch_size": "micro_batch_size",
+    "training.global_batch_size": "global_batch_size",
+    "training.seq_len": "sequence_length",
+    "training.steps": "steps",
+    "training.max_norm": "optimizer.clip_grad_norm",
+    "training.mixed_precision_param": "precision",
+    "parallelism.tensor_parallel_degree": "parallelism.tensor",
+    "parallelism.pipeline_parallel_degree": "parallelism.pipeline",
+    "parallelism.context_parallel_degree": "parallelism.context",
+    "parallelism.expert_parallel_degree": "parallelism.expert",
+    "parallelism.data_parallel_replicate_degree": "parallelism.sharding",
+    "lr_scheduler.warmup_steps": "optimizer.warmup_steps",
+    "lr_scheduler.decay_type": "optimizer.decay",
+    "lr_scheduler.min_lr_factor": "optimizer.decay",
+}
+# These are of versions up to 0.2 alone.
+_OLD_FIELDS = {
+    "optimizer.lr": "optimizer.learning_rate",
+    "optimizer.beta1": "optimizer.betas",
+    "optimizer.beta2": "optimizer.betas",
+    "optimizer.eps": "optimizer.eps",
+    "optimizer.weight_decay": "optimizer.weight_decay",
+    "activation_checkpoint.mode": "parallelism.activation_checkpointing",
+    "model.converters": "precision",
+}
+_CONVERTERS = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
+_REFUSED: Mapping[str, str] = {
+    "lr_scheduler.total_steps": "decays the learning rate over another number of steps",
+    "checkpoint.initial_load_path": "goes on with another run",
+    "optimizer.early_step_in_backward": "leaves the clipping of gradients out",
+    "training.enable_cpu_offload": "trains with states in the host's memory",
+    "comm.mode": "does not communicate",
+}
+_USUAL: Mapping[str, Any] = {
+    "comm.mode": "default", "training.dtype": "float32", "training.mixed_precision_reduce": "float32",
+    "parallelism.pipeline_parallel_schedule": "1F1B",
+}  # fmt: skip
+_HARMLESS = frozenset({
+    "dump_folder", "hf_assets_path", "lr_scheduler.decay_ratio", "optimizer.implementation", "optimizer.name",
+    "parallelism.data_parallel_shard_degree", "parallelism.pipeline_parallel_microbatch_size",
+    "training.dataset", "training.dataset_path",
+})  # fmt: skip
+_FAMILIES = (
+    "checkpoint.", "comm.", "compile.", "dataloader.", "debug.", "experimental.", "job.", "memory_estimation.",
+    "metrics.", "model.", "parallelism.context_parallel_", "parallelism.disable_loss", "parallelism.enable_async",
+    "parallelism.fsdp_", "parallelism.module_", "parallelism.pipeline_parallel_", "profil", "quantize.",
+    "training.dataloader", "training.gc_", "validat", "activation_checkpoint.",
+)  # fmt: skip
+# Its clock is read milliseconds before the line is printed.
+_SHARE, _LATE_S, _LATE_ON_CPUS_S = 0.005, 0.01, 0.05
+_ROUNDED = 0.005  # of what has two decimals
+
+
+def _check_rates(series: StepSeries) -> Iterator[str]:
+    """Yield the two lines that differ most in the work of a token, by what they print of TFLOP/s or MFU."""
+    for name in ("tflops", "mfu"):
+        lines = [step for step in series.steps if {name, "tps"} <= step.reported.keys()]
+        low = [(step.reported[name] - _ROUNDED) / (step.reported["tps"] + 0.5) for step in lines]
+        high = [(step.reported[name] + _ROUNDED) / max(step.reported["tps"] - 0.5, 0.5) for step in lines]
+        if lines and max(low) > min(high):
+            one, other = lines[low.index(max(low))], lines[high.index(min(high))]
+            words = [
+                f"step {s.step} has {name} {s.reported[name]:g} at {s.reported['tps']:g} tps" for s in (one, other)
+            ]
+            yield f"{words[0]}, but {words[1]}: that is more work for each token"
+
+
+def _median(m: Measurement) -> float | None:
+    rates = [step.reported.get("tps") for step in m.judged]
+    known = [value for value in rates if value is not None]
+    return stats.median(known) if known and len(known) == len(rates) and not m.unread else None
+
+
+class TorchtitanOptions(Strict):
+    """Options of this engine."""
+
+    program: str = "module:torchtitan.train"
+    """Program that each rank runs."""
+    model: str = "llama3"
+    """Name of the model, which is also that of its module from version 0.3 on."""
+    flavor: str | None = None
+    """Size of the model in versions up to 0.2."""
+    config: str | None = None
+    """Function with the configuration of the model in versions from 0.3 on; give this or `flavor`."""
+    arguments: Mapping[str, str | int | float | bool] = {}
+    """Further arguments, such as `training.dataset_path`."""
+    launcher_args: tuple[str, ...] = ("--role", "rank", "--tee", "3")
+    """Arguments of torchrun; these put the rank in front of each line."""
+    notes: tuple[str, ...] = ()
+    """Deviations from the source, with the reasons, for the head of the script."""
+
+
+class Torchtitan(External):
+    """See `base.Engine`."""
+
+    name = "torchtitan"
+    proof = "the line `Training completed`"
+    options = TorchtitanOptions
+    reader = "torchtitan"
+    statistics: Mapping[str, Statistic] = {
+        "median_tps": rate(
+            "tokens/s/gpu",
+            "median of `tps` over the judged lines",
+            _median,
+            speed="tokens_per_s_per_gpu",
+        )
+    }
+    shapes = DENSE | MIXTURES | {"model.latent_attention", "parallelism.context"}
+
+    def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
+        yield from super().problems(recipe, topology)
+        yield from batch_problem(recipe, topology)
+        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp8", "mxfp8"))
+        layout, options = recipe.parallelism, options_of(recipe, TorchtitanOptions)
+        if (options.flavor is None) == (options.config is None):
+            yield f"recipe {recipe.name}: options: give flavor, or config for versions from 0.3 on"
+        if layout.sharding not in {"none", "full"}:
+            yield f"recipe {recipe.name}: engine torchtitan shards nothing (none) or everything (full)"
+        if layout.sequence != (layout.tensor > 1):
+            yield f"recipe {recipe.name}: engine torchtitan splits the sequence wherever it has tensor parallelism"
+        if layout.virtual_pipeline > 1 or recipe.model.dropout:
+            yield f"recipe {recipe.name}: engine torchtitan has no virtual_pipeline and no dropout"
+
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+        own = options_of(recipe, TorchtitanOptions).arguments
+        same = rules_of_given(_given(recipe, topology, old=True), {**_FIELDS, **_OLD_FIELDS})
+        if recipe.precision not in _CONVERTERS:
+            same["model.converters"] = Same(field="precision", allowed=(None,))
+        elif recipe.precision == "fp8":
+            same["model.converters"] = Same(field="precision", allowed=(_CONVERTERS["fp8"], "float8"))
+        batch = same["training.global_batch_size"]
+        same["training.global_batch_size"] = Same(field=batch.field, allowed=(*batch.allowed, -1))
+        return Rules(same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL), own
+
+    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
+        return {
+            "parameters": parameters(recipe.model, 0),
+            "vocab_size": vocabulary(recipe.model),
+            "kv_groups": recipe.model.query_groups,
+            "context_parallel": recipe.parallelism.context,
+        }
+
+    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
+        check = super().compare(recipe, topology, series)
+        in_8_bits = any(claim.name == "precision" for claim in series.claims)
+        if recipe.precision not in _CONVERTERS or in_8_bits or not series.claims:
+            return check
+        return replace(check, differ=(*check.differ, "its log does not say that its products had 8 bits"))
+
+    def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
+        options, where = options_of(recipe, TorchtitanOptions), f"recipe {recipe.name}: options"
+        program = fill(options.program, place, where)
+        module = program.removeprefix("module:")
+        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
+        given = _given(recipe, topology, old=options.config is None)
+        if options.config is None:
+            names = {"model.name": options.model, "model.flavor": options.flavor}
+            output, last = {"job.print_config": True, "job.dump_folder": f"{place.folder}/results"}, []
+        else:
+            names = {"module": options.model, "config": options.config}
+            output = {"debug.print_config": True, "dump_folder": f"{place.folder}/results"}
+            last = [f"activation-checkpoint:{recipe.parallelism.activation_checkpointing}"]
+        arguments = {**names, **output, "compile.enable": recipe.compile, "metrics.log_freq": 1, **given, **own}
+        command = Command(
+            launcher="torchrun",
+            argv=(*(("-m", *module.split()) if module != program else (program,)), *flags(arguments), *last),
+            launcher_args=options.launcher_args,
+        )
+        return Script(commands=(command,), notes=options.notes)
+
+    def read(self, folder: Path, recipe: Recipe) -> StepSeries:
+        """Read the log; a step whose batch is unknown has that of the recipe, which `doubts` compares with its rate."""
+        series = super().read(folder, recipe)
+        return series.model_copy(update={"steps": tuple(_with_batch(step, recipe) for step in series.steps)})
+
+    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+        yield from agreement.check_steady(series.steps, topology)
+        yield from _check_rates(series)
+        of_rank, late = recipe.tokens_per_step / topology.world_size, _LATE_S if topology.gpus else _LATE_ON_CPUS_S
+        unpaused = [step for step in series.steps if not step.paused]
+        yield from agreement.check_rate(
+            unpaused, "tps", of_rank, slack=lambda step: _SHARE + late / ((step.seconds or late) * step.interval)
+        )
+        yield from _training.check_loss_drop(series)
+        yield from _training.check_first_loss(recipe, series)
+        yield from _training.check_logged_rate(recipe, topology, series)
+
+
+def _with_batch(step: Step, recipe: Recipe) -> Step:
+    if step.samples is not None:
+        return step
+    return step.model_copy(update={"samples": recipe.samples_per_step, "tokens": recipe.tokens_per_step})
+
+
+def _given(recipe: Recipe, topology: Topology | None, *, old: bool) -> dict[str, Any]:
+    """Arguments from the recipe; `old` for versions up to 0.2."""
+    layout, optimizer = recipe.parallelism, recipe.optimizer
+    copies = (topology.world_size if topology else 1) // layout.model_parallel_size
+    others: dict[str, Any] = {
+        "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+        "parallelism.data_parallel_replicate_degree": max(1, copies) if layout.sharding == "none" else 1,
+        "lr_scheduler.min_lr_factor": 0.1,
+    }
+    if not old:
+        return values_of(recipe, _FIELDS, others)
+    return values_of(recipe, {**_FIELDS, **_OLD_FIELDS}, {
+        **others,
+        "optimizer.beta1": optimizer.betas[0],
+        "optimizer.beta2": optimizer.betas[1],
+        "model.converters": _CONVERTERS.get(recipe.precision),
+    })  # fmt: skip
+
+
+READER = LogReader(name="torchtitan", dialect=reader, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES))
+ENGINE = Torchtitan()
