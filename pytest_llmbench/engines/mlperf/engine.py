@@ -18,6 +18,7 @@ from pytest_llmbench.engines.external import External
 from pytest_llmbench.engines.mlperf.log import CLAIM_NEEDLES, NEEDLES, Dialect, read_claims
 from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.judging import agreement
+from pytest_llmbench.judging.memory import Footprint
 from pytest_llmbench.judging.statistics import Statistic, time
 from pytest_llmbench.readers.items import Needles
 from pytest_llmbench.readers.log import LogReader
@@ -56,6 +57,9 @@ class Mlperf(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from ()  # `missing` refuses every launch
+
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
+        return None
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         raise ConfigError(f"recipe {recipe.name}: {_ONLY_READS}, and give --replay FOLDER")
