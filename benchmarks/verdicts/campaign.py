@@ -11,7 +11,7 @@ from benchmarks.verdicts.scenarios import SCENARIOS, SKIP, Array, Noise, Runs, S
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.early import at_a_look, looks
 from pytest_llmbench.judging.interval.repeats import pool, share_of_look
-from pytest_llmbench.judging.interval.steady import BETWEEN_RUNS, steady_state
+from pytest_llmbench.judging.interval.steady import steady_state
 
 # Distance of the bound from the truth, as a share of it; negative for a bound that the run misses.
 DISTANCES = np.array([-0.05, -0.02, -0.01, -0.005, 0.005, 0.01, 0.02, 0.05])
@@ -135,11 +135,9 @@ def _whole(cell: Cell, runs: Runs) -> Judged:
     truth = runs.truth
     if line > 1 and runs.pauses is not None:
         truth = runs.pauses[:, skip * line : lines * line].mean(axis=1)
-    between = BETWEEN_RUNS if cell.of.system else None
-    states = (
-        steady_state(each, skip=skip, steps_of_a_line=line, between_runs=between)
-        for each in map(np.ndarray.tolist, read)
-    )
+    states = (steady_state(each, skip=skip, steps_of_a_line=line) for each in map(np.ndarray.tolist, read))
+    if cell.of.system:
+        states = (pool([state]) for state in states)
     wrong, left_open = _count(states, truth)
     former = wrong_by_former(runs.seconds, runs.truth, DISTANCES) if line == 1 else {}
     return Judged(cell=cell, wrong={**former, OURS: wrong}, open=left_open)

@@ -16,7 +16,7 @@ from pytest_llmbench.judging.interval.steady import ALPHA, FEW_TO_COMPARE
 Op = Literal[">=", ">", "<=", "<"]
 
 # Version of the rule; it increases with every change by which the same steps could get another verdict.
-RULE = "steady-3"
+RULE = "steady-4"
 _HOPELESS = 100_000
 _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 steps after the warm-up"
 
@@ -63,7 +63,7 @@ def decide(
         return Decision(holds=None, low=None, high=None, claim=claim, alpha=alpha, why=_NOTHING)
     wide = known[0]
     if between and claim == "system":
-        wide = pool(known, between_runs=between.spread, freedom=between.freedom, alpha=alpha)
+        wide = pool(known, between_runs=between.spread, freedom=between.freedom, known=between.known, alpha=alpha)
     if between and between.known:
         wide = replace(wide, unseen=0.0)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
@@ -76,7 +76,9 @@ def decide(
         holds, why = (side == "fast_enough") == asks_for_fast, ""
     else:
         if between and claim == "system":
-            needed = runs_to_decide(wide, seconds, runs=len(runs), freedom=between.freedom, alpha=alpha)
+            needed = runs_to_decide(
+                wide, seconds, runs=len(runs), freedom=between.freedom, known=between.known, alpha=alpha
+            )
         holds, why = None, _why(side, wide, seconds, between if claim == "system" else None, len(runs), needed)
     return Decision(
         holds=holds, low=low, high=high, claim=claim, alpha=alpha, between=between if claim == "system" else None,

@@ -8,6 +8,8 @@ from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.steady import ALPHA, BETWEEN_RUNS, FREEDOM, unseen
 from pytest_llmbench.judging.interval.student import quantile
 
+# A single run shows nothing of the difference between runs: it is judged as if the usual one were wider by this factor.
+_ALONE = 1.13
 _MOST_RUNS, _MOST_STEPS = 100, 1_000_000
 
 
@@ -20,21 +22,27 @@ def share_of_look(look: int) -> float:
 
 
 def pool(
-    runs: Sequence[Steady], *, between_runs: float = BETWEEN_RUNS, freedom: float = FREEDOM, alpha: float = ALPHA
+    runs: Sequence[Steady],
+    *,
+    between_runs: float = BETWEEN_RUNS,
+    freedom: float = FREEDOM,
+    known: bool = False,
+    alpha: float = ALPHA,
 ) -> Steady:
     """Combine the steady states of several runs into one, for a claim about the system.
 
     The more runs there are, the more their own scatter counts, and the less the prior: `between_runs`, a standard
-    deviation as a share with `freedom` degrees of freedom. `alpha` is the one of the steady states. Raises ValueError
-    if `runs` is empty.
+    deviation as a share with `freedom` degrees of freedom, which is `known` from runs of this system, or usual.
+    `alpha` is the one of the steady states. Raises ValueError if `runs` is empty.
     """
     if not runs:
         raise ValueError("no runs to pool: give at least one")
     count = len(runs)
     mean = _mean([run.mean for run in runs])
     differing = stats.variance([run.mean / mean for run in runs]) if count > 1 else 0.0
-    known = freedom + count - 1
-    deviation = math.sqrt((freedom * between_runs**2 + (count - 1) * differing) / known)
+    total = freedom + count - 1
+    deviation = math.sqrt((freedom * between_runs**2 + (count - 1) * differing) / total)
+    deviation *= _widening(count, known=known)
     within = math.hypot(*(run.within for run in runs)) / count
     drifts = [run.drift for run in runs if run.drift is not None]
     if math.isinf(within):
@@ -61,7 +69,7 @@ def pool(
         pausing=math.hypot(*(run.pausing for run in runs)) / count,
         unseen=math.hypot(*(run.unseen for run in runs)) / count,
     )
-    return together.widened(quantile(1 - alpha, known) * deviation * mean / math.sqrt(count))
+    return together.widened(quantile(1 - alpha, total) * deviation * mean / math.sqrt(count))
 
 
 def steps_to_decide(run: Steady, bound: float) -> int | None:
@@ -80,25 +88,32 @@ def steps_to_decide(run: Steady, bound: float) -> int | None:
     hidden, steps = max(reach - run.half_width, 0.0), run.judged
     while steps < _MOST_STEPS:
         steps += 1 + steps // 100
-        part, levels = math.sqrt(run.judged / steps), unseen(steps) * run.mean if run.unseen else 0.0
+        part, levels = math.sqrt(run.judged / steps), run.unseen * unseen(steps) / unseen(run.judged)
         if hidden * part + math.hypot(run.within * part, run.between) + levels < distance:
             return run.left_out + steps
     return None
 
 
 def runs_to_decide(
-    together: Steady, bound: float, *, runs: int = 1, freedom: float = FREEDOM, alpha: float = ALPHA
+    together: Steady,
+    bound: float,
+    *,
+    runs: int = 1,
+    freedom: float = FREEDOM,
+    known: bool = False,
+    alpha: float = ALPHA,
 ) -> int | None:
     """The number of runs, these included, that would decide if further runs scattered like these.
 
     It is at most 100; None if that is too few: a run is too short or pauses, or the runs drift or are on the bound.
-    `together` is the pooled steady state of `runs` runs. The prior in it has `freedom` degrees of freedom.
+    `together` is the pooled steady state of `runs` runs. The prior in it, usual or `known`, has `freedom` degrees of
+    freedom.
     """
     if together.decide(bound) not in {"within_noise", "drifts"}:
         return None
     distance, reach = _distance_and_reach(together, bound)
     systematic = reach - together.half_width
-    differing = together.between / quantile(1 - alpha, freedom + runs - 1)
+    differing = together.between / quantile(1 - alpha, freedom + runs - 1) / _widening(runs, known=known)
     for count in range(runs + 1, _MOST_RUNS + 1):
         between = quantile(1 - alpha, freedom + count - 1) * differing
         if systematic + math.hypot(together.within, between) * math.sqrt(runs / count) < distance:
@@ -111,6 +126,10 @@ def _distance_and_reach(run: Steady, bound: float) -> tuple[float, float]:
     if bound < run.mean:
         return run.mean * math.log(run.mean / bound) if bound > 0.0 else math.inf, run.reach
     return bound - run.mean, run.high - run.mean
+
+
+def _widening(runs: int, *, known: bool) -> float:
+    return _ALONE if runs == 1 and not known else 1.0
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ _IN_A_ROW = 3
 _OF_ALL = 0.05
 # Slow steps at the very beginning are at most this share of all.
 _FIRST_OF_ALL = 0.25
-_NORMAL_MAD = 1.4826
+NORMAL_MAD = 1.4826
 
 _BATCH = 5
 # A slow start is at least this many standard errors above the rest, and its first third this many.
@@ -43,7 +43,7 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
         return Pauses(usual=usual)
     # Distances of sorted values fall and then rise, which Python sorts in linear time.
     away = sorted([abs(duration - usual) for duration in ordered])
-    limit = max(_DEVIATIONS * _NORMAL_MAD * _middle(away), nearer)
+    limit = max(_DEVIATIONS * NORMAL_MAD * _middle(away), nearer)
     if away[-1] <= limit:
         return Pauses(usual=usual)
     at = tuple([position for position, duration in enumerate(seconds) if abs(duration - usual) > limit])

@@ -4,17 +4,23 @@ The rule and its measured error rates are in `docs/measurements/verdicts_cpu_202
 """
 
 import math
+import statistics as stats
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from operator import mul
 from typing import NamedTuple
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.core.record.steady import Pauses, Steady
-from pytest_llmbench.judging.interval.slow_steps import find_pauses, further_pauses, slow_start, without_pauses
+from pytest_llmbench.judging.interval.slow_steps import (
+    NORMAL_MAD,
+    find_pauses,
+    further_pauses,
+    slow_start,
+    without_pauses,
+)
 from pytest_llmbench.judging.interval.spread import spread
-from pytest_llmbench.judging.interval.student import quantile
 
 ALPHA = 0.01
 # Least number of steps for a verdict; after a slow start (at least three slow steps) more are needed.
@@ -38,8 +44,15 @@ _MOST = 400
 # Least number of steps for an interval by the means of batches, and the number of batches.
 _BATCHES = ((_MOST, 10), (100, 6), (0, 0))
 # A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of
-# many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially.
-_LEVELS, _SHORT, _FADES = 0.04, 75, 25
+# many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially: by e in so
+# many steps that are alike, or that have a few on another level.
+_LEVELS, _SHORT, _FADES_ALIKE, _FADES = 0.04, 75, 10, 25
+# Neighbouring steps, up to so many, are on another level if their mean differs by this many standard errors. A level
+# this many standard deviations away may be hidden in noise.
+_NEIGHBOURS, _ANOTHER, _HIDES = (1, 2, 4, 8), 3.0, 1.5
+# In fewer steps than these, more noise than this share may be a part of a longer memory, or hide a slow start: the mean
+# of many more steps is up to so many times the excess further away, and up to twice as far as because of levels.
+_VERY_SHORT, _NOISY, _TIMES_NOISE = 40, 0.006, 60.0
 # Two runs of fewer steps may each be on one of these levels throughout, in more than 0.3 % of pairs on different ones.
 FEW_TO_COMPARE = 50
 # Default standard deviation between runs of one system, for references without their own.
@@ -52,7 +65,6 @@ def steady_state(
     skip: int,
     steps_of_a_line: int = 1,
     alpha: float = ALPHA,
-    between_runs: float | None = None,
 ) -> Steady:
     """Find the steady state of a run and the interval of its mean.
 
@@ -60,7 +72,7 @@ def steady_state(
     verdict needs at least 20 after the warm-up, or 5 lines), noise with a coefficient of variation of 0.05 to 6 % and a
     correlation of neighbours up to 0.9 (0.98 from 40 steps on), bounds 0.5 to 5 % away; drift, pauses, evaluations,
     slow starts, swings of 3 % and levels 8 % apart. Limits: noise may hide the end of a slow start whose excess fades
-    with a time constant of more than 0.6 of the steps; runs of one system that differ by more than 0.6 % need a
+    with a time constant of more than 0.6 of the steps; runs of one system that differ by more than 0.7 % need a
     calibrated `between_runs`, or several runs; pauses shorter than a line are part of the speed.
 
     Args:
@@ -68,7 +80,6 @@ def steady_state(
         skip: entries of `seconds` that the recipe leaves out as warm-up.
         steps_of_a_line: steps in each entry.
         alpha: probability of an error on either side.
-        between_runs: standard deviation of runs of one system, as a share; None where the claim is of this run alone.
 
     Raises ValueError if `seconds` is empty, or has a value that must be a number above 0.
     """
@@ -88,7 +99,7 @@ def steady_state(
     surely = not lines or cut > _BATCH
     level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
-    state = Steady(
+    return Steady(
         low=min(reading.low for reading in (level, *others)),
         high=max(reading.high for reading in (level, *others)),
         mean=level.mean,
@@ -105,14 +116,34 @@ def steady_state(
         fastest=min(judged) if len(seconds) > skip else 0.0,
         slowest=max(after) if len(seconds) > skip else math.inf,
         pausing=further_pauses(after, pauses, start, alpha) / len(judged),
-        unseen=unseen(len(judged) * steps_of_a_line) * level.mean,
+        unseen=_unseen(read[cut:], len(judged), steps_of_a_line, min(level.drift or 0.0, 0.0)) * level.mean,
     )
-    return state if between_runs is None else state.widened(quantile(1 - alpha, FREEDOM) * between_runs * state.mean)
 
 
-def unseen(steps: int) -> float:
-    """Share by which the mean of many more steps may differ because of a level of speed not seen here."""
-    return _LEVELS * math.exp(min((_SHORT - steps) / _FADES, 0.0))
+def unseen(steps: int, away: float = math.inf) -> float:
+    """Share by which the mean of many more steps may differ because of a level of speed not seen here.
+
+    `away` is the distance of another level that a few of the steps show or hide, as a share.
+    """
+    seen = min(away / 2, _LEVELS) * math.exp(min((_SHORT - steps) / _FADES, 0.0))
+    return max(seen, _LEVELS * math.exp(min((_SHORT - steps) / _FADES_ALIKE, 0.0)))
+
+
+def _unseen(read: Sequence[float], judged: int, line: int, fall: float) -> float:
+    """Share of `unseen`, from the steps themselves or their means; `line` is the number of steps in each entry."""
+    middle = stats.median(read)
+    deviation = NORMAL_MAD * stats.median([abs(duration - middle) for duration in read])
+    furthest = _HIDES * deviation
+    sums = [0.0, *accumulate(duration - middle for duration in read)]
+    for count in _NEIGHBOURS:
+        away = max((abs(end - begin) for begin, end in zip(sums, sums[count:], strict=False)), default=0.0) / count
+        if away > _ANOTHER * deviation / math.sqrt(count):
+            furthest = max(furthest, away)
+    few = max(1 - judged * line / _VERY_SHORT, 0.0)
+    # A fall is not noise: the interval itself contains it.
+    noise = math.sqrt(max(stats.pvariance(read) / middle**2 - fall**2 / 12, 0.0)) if few else 0.0
+    noise = few * _TIMES_NOISE * max(noise - _NOISY, 0.0)
+    return min(unseen(judged * line, line * furthest / middle) + noise, 2 * _LEVELS)
 
 
 def unseen_between(steps: Iterable[int | None]) -> float:

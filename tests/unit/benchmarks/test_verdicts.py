@@ -42,10 +42,19 @@ WEAK = {
 }
 
 
-@pytest.mark.parametrize("name", WEAK)
-def test_what_was_wrong_once_holds(name: str) -> None:
+# Cells outside of the domain, in which it was wrong in 1.2 to 1.8 %.
+OUTSIDE = {
+    "phi 0.98": (Way(steps=25), Noise(cv=0.06, phi=0.0)),
+    "warm-up, 60 steps": (Way(steps=25), Noise(cv=0.02, phi=0.9)),
+    "between runs 0.7 %": (WHOLE, Noise(cv=0.0005, phi=0.5)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "noise"), [(name, *which) for cells in (WEAK, OUTSIDE) for name, which in cells.items()]
+)
+def test_what_was_wrong_once_holds(name: str, way: Way, noise: Noise) -> None:
     """Slow starts or drifts, pauses or another way of running: only a bound beyond both decides."""
-    way, noise = WEAK[name]
     runs = 300 if way.steps <= 200 else 30
     assert simulate(cell(name, way, noise, runs=runs)).wrong[OURS].max() <= runs / 100
 

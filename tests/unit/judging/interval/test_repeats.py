@@ -16,16 +16,17 @@ from pytest_llmbench.judging.interval.steady import steady_state
 def run(level: float = 1.0, *, steps: int = 200, cv: float = 0.002, seed: int = 1, system: bool = False) -> Steady:
     rng = random.Random(seed)
     seconds = [level * (1 + cv * rng.gauss(0, 1)) for _ in range(steps)]
-    return steady_state(seconds, skip=5, between_runs=0.003 if system else None)
+    state = steady_state(seconds, skip=5)
+    return pool([state]) if system else state
 
 
 def test_a_pool_of_one_is_the_claim_of_the_system() -> None:
-    """The same interval, whether the difference between runs was in it before or not."""
-    alone = run(system=True)
-    for state in (run(), alone):
-        pooled = pool([state])
+    """Wider by 0.3 % with four degrees of freedom, whatever was in it before, and by more if no run has shown that."""
+    for state, known, t in ((run(), True, 3.7469), (run(), False, 1.13 * 3.7469), (run(system=True), True, 3.7469)):
+        pooled = pool([state], known=known)
+        alone = run().widened(t * 0.003 * state.mean)
         assert (pooled.low, pooled.high) == pytest.approx((alone.low, alone.high))
-        assert pooled.between == pytest.approx(alone.between)
+        assert pooled.between == pytest.approx(alone.between, rel=1e-4)
 
 
 def test_more_runs_are_surer() -> None:
