@@ -324,3 +324,16 @@ def halved(text: str) -> str:
         lambda found: f"{found[1]}{found[2]}{found[3]}{48 / float(found[2]):.3f}",
         text,
     )
+
+
+def test_the_published_result_that_fits_judges_a_log(user: UserFolder) -> None:
+    """A folder with the name of an engine: the recipe is found, and its result on these GPUs is the threshold."""
+    user.test((shipped("recipes").parent / "training" / "test_training.py").read_text())
+    place = user.path / "logs" / "mlperf" / "amd"
+    place.mkdir(parents=True)
+    shutil.copy(LOGS / "mlperf_llama31_8b_mi355x.txt", place / "result_0.txt")
+    facts(place, nodes=1, gpus_per_node=8, gpu="MI355X")
+    result = user.run_here(f"--replay={user.path / 'logs'}", "--gpus-per-node", "8")
+    name = "mlperf_llama31_8b_mi"
+    assert verdicts(result) == {f"{name}-loss_falls": "PASS", f"{name}-mi350x_8": "SKIP", f"{name}-mi355x_8": "PASS"}
+    assert result.record(name)["provenance"]["recipe_found"].startswith(f"fits {name} of ")
