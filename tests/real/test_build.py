@@ -11,7 +11,7 @@ import pytest
 from tests.real.conftest import BUILD, REPOSITORY
 from tests.support.warm import asking as warm_pytest
 
-FRAMEWORKS = ("megatron_lm", "deepspeed_chat", "metaseq", "nemo", "nemo_launcher")
+FRAMEWORKS = ("megatron_lm", "deepspeed_chat", "metaseq", "nemo", "nemo_launcher", "torchtitan")
 PIN = "55ac7082517c3878ae653c07c09c534b8aed49f6"
 
 
@@ -42,7 +42,7 @@ def test_what_is_not_built_is_said_with_the_command_that_builds_it(framework: st
     assert done.returncode == 1
     assert f"has no environment in {tmp_path}/frameworks/{framework}; build it with: {BUILD} {framework}" in done.stdout
     assert done.stdout.count("\n") == 1
-    assert ("git clone" in done.stdout) == (framework != "nemo")  # its source is a package
+    assert ("git clone" in done.stdout) == (framework not in {"nemo", "torchtitan"})  # their source is a package
     assert not list(tmp_path.iterdir())
 
 

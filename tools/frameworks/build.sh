@@ -7,13 +7,13 @@
 #   tools/frameworks/build.sh megatron_lm --check      say what is missing and how to get it; build nothing
 #   tools/frameworks/build.sh all --check              the same of each
 #
-# Frameworks: megatron_lm, deepspeed_chat, metaseq, nemo, nemo_launcher.
+# Frameworks: megatron_lm, deepspeed_chat, metaseq, nemo, nemo_launcher, torchtitan.
 #
 # The checkout only has to contain the pinned commit. It is never changed: the source is a clone of its own that borrows
 # the checkout's objects, so keep the checkout. Run it again at any time: what is whole is kept, and what is not is
 # built. The system file is written last, so where there is one, all the rest is there.
 #
-#   --checkout DIR    the framework's repository; by default the one of the last build (not of nemo: it needs none)
+#   --checkout DIR    the framework's repository; by default the one of the last build (nemo and torchtitan need none)
 #   --python PYTHON   a Python 3.11, for which the versions are pinned; by default python3.11 or python3
 #   --venv DIR        the virtual environment of one framework; by default it is in the framework's folder
 #   LLMBENCH_FRAMEWORKS   the folder of all environments, by default .frameworks in this repository
@@ -26,7 +26,7 @@ HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=lib.sh
 . "$HERE/lib.sh"
 
-ALL=(megatron_lm deepspeed_chat metaseq nemo nemo_launcher)
+ALL=(megatron_lm deepspeed_chat metaseq nemo nemo_launcher torchtitan)
 
 usage() {
   sed -n '2,/^# shellcheck/{/shellcheck/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
