@@ -47,8 +47,8 @@ _BATCHES = ((_MOST, 10), (100, 6), (0, 0))
 # many more steps is half of that away. From 75 steps on, the chance of it falls exponentially. `_FADES_ALIKE` is the
 # constant of this fall if all steps are alike, `_FADES` if a few are on another level.
 _LEVELS, _SHORT, _FADES_ALIKE, _FADES = 0.04, 75, 10, 25
-# Up to 8 neighbouring steps are on another level if their mean is 3 standard errors away. Noise may hide a level that is
-# 1.5 standard deviations away.
+# Up to 8 neighbouring steps are on another level if their mean is 3 standard errors away. Noise may hide a level that
+# is 1.5 standard deviations away.
 _NEIGHBOURS, _ANOTHER, _HIDES = (1, 2, 4, 8), 3.0, 1.5
 # Noise above 0.6 % in fewer than 40 steps may belong to a longer memory, or hide a slow start. The excess counts up to
 # 60 times, and at most as much again as the levels.
