@@ -11,8 +11,8 @@ from pytest_llmbench.core.text import harmless
 
 ErrorKind = Literal[
     "does_not_hold", "failed", "left_alone", "negative", "no_gpu", "no_measurement", "no_memory", "no_rendezvous",
-    "no_slurm", "no_space", "not_asked", "not_finite", "other_training", "ran_before", "short_read", "test_is_over",
-    "unknown_statistic", "unreadable", "wrong_ranks",
+    "no_slurm", "no_space", "not_asked", "not_finite", "not_struck", "other_training", "ran_before", "short_read",
+    "test_is_over", "unknown_statistic", "unreadable", "wrong_ranks",
 ]  # fmt: skip
 
 # The reason of a check of which a rank lacks software begins so.

@@ -10,13 +10,15 @@ from pytest_llmbench.core.plain import Positive
 from pytest_llmbench.core.wire import layout
 
 FaultName = Literal[
-    "damaged-log", "die", "full-disk", "few-threads", "hang", "ll-protocol", "lost-node", "nan", "no-nvls", "no-p2p",
-    "no-shm", "one-channel", "one-core", "oom", "pageable-memory", "slow-rank", "small-buffers", "stop", "tcp", "tree",
-    "wrong-numbers",
+    "damaged-log", "die", "far-cores", "full-disk", "few-threads", "hang", "ll-protocol", "lost-node", "nan", "no-nvls",
+    "no-p2p", "no-shm", "one-channel", "one-core", "oom", "pageable-memory", "slow-rank", "small-buffers", "stop",
+    "tcp", "tree", "wrong-numbers",
 ]  # fmt: skip
 # Faults of all ranks of all checks and runs, with the variables that make them. NCCL and the machine are then really
 # slow, as where an image or a login file sets these.
 LASTING: Mapping[FaultName, Mapping[str, str]] = {
+    #: fault far-cores: ranks that use NCCL run on cores of another socket than their GPU
+    "far-cores": {},
     "few-threads": {"NCCL_NTHREADS": "64"},  #: fault few-threads: NCCL copies with 64 threads
     "ll-protocol": {"NCCL_PROTO": "LL"},  #: fault ll-protocol: NCCL's protocol for small messages
     "no-nvls": {"NCCL_NVLS_ENABLE": "0"},  #: fault no-nvls: NVLink SHARP is off

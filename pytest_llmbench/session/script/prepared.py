@@ -159,10 +159,10 @@ def _refusal(engine: Engine, run: RunSpec, topology: Topology, settings: Setting
         #: problem impossible: the recipe cannot run on this topology, as when a batch does not divide, its state is
         #:  larger than the GPUs' memory, or its time limit shorter than its steps at the published peak
         return Problem(kind="impossible", message="; ".join(problems))
-    if (fault := settings.simulate) and fault.step is not None:
+    if (fault := settings.simulate) and not fault.env:
         reasons = {
             f"engine {engine.name} is a program of its own, and faults are caused in ranks of ours": driven,
-            f"recipe {recipe.name} has {recipe.steps} steps": fault.step > recipe.steps,
+            f"recipe {recipe.name} has {recipe.steps} steps": (fault.step or 0) > recipe.steps,
             "a run of one rank has no other to compare its numbers with": (
                 fault.name == "wrong-numbers" and topology.world_size == 1
             ),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.wire.machine import GpuPath, MachineFabric, MachineFacts, MachineGpu
 from pytest_llmbench.readers.pci import pci_address
 from pytest_llmbench.workloads.node.machine import gpu_identity
@@ -106,31 +107,54 @@ def _read_gpu(nvml: ModuleType, handle: Any, multicast: dict[str, bool]) -> Mach
 
 def read_path(context: RankContext, root: Path = Path("/sys")) -> GpuPath:
     """The present path between this process and its GPU; empty on a CPU, and if NVML is silent."""
-    uuid = gpu_identity(context)
-    if uuid is None:
+    if (own := _find_own_gpu(context)) is None:
         return GpuPath()
-    try:
-        nvml = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - a border: without NVML the way stays unknown
-        return GpuPath()
-    handle = _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByUUID(uuid))
-    bus = pci_address(str(getattr(_ask(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle)), "busId", "")))
+    nvml, handle, bus = own
     gen = _ask(nvml, lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))
     width = _ask(nvml, lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
     nvml.nvmlShutdown()
     return GpuPath(far=is_far(bus, os.sched_getaffinity(0), root), pcie_gen=gen, pcie_width=width)
 
 
+def bind_far(context: RankContext, root: Path = Path("/sys")) -> None:
+    """Simulate the fault `far-cores`: bind this process to the cores of a socket that its GPU is not on.
+
+    Raises RunError if it has no GPU, or may run on no other socket.
+    """
+    sockets: dict[str | None, set[int]] = {}
+    for core in os.sched_getaffinity(0):
+        sockets.setdefault(_socket_of(core, root), set()).add(core)
+    own = _find_own_gpu(context)
+    far = [cores for cores in sockets.values() if own is not None and is_far(own[2], cores, root)]
+    if not far:  #: error not_struck: the simulated fault `far-cores` needs a GPU, and cores of another socket
+        raise RunError("not_struck", "far-cores: this rank has no GPU, or no cores of another socket than its GPU's")
+    os.sched_setaffinity(0, far[0])
+
+
+def _find_own_gpu(context: RankContext) -> tuple[ModuleType, Any, str] | None:
+    """NVML, which is open then, with the handle and the PCI address of the rank's GPU; None without these."""
+    uuid = gpu_identity(context)
+    if uuid is None:
+        return None
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - a border: without NVML the way stays unknown
+        return None
+    handle = _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByUUID(uuid))
+    return nvml, handle, pci_address(str(getattr(_ask(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle)), "busId", "")))
+
+
 def is_far(bus: str, cores: Iterable[int], root: Path) -> bool:
     """Whether none of some cores is on the socket of a PCI device; false where sysfs leaves it open."""
     ranges = re.findall(r"(\d+)(?:-(\d+))?", read_text(root / "bus/pci/devices" / bus / "local_cpulist") or "")
     near = {core for first, last in ranges for core in range(int(first), int(last or first) + 1)}
-    sockets = [
-        {read_text(root / f"devices/system/cpu/cpu{core}/topology/physical_package_id") for core in group} - {None}
-        for group in (near, cores)
-    ]
+    sockets = [{_socket_of(core, root) for core in group} - {None} for group in (near, cores)]
     return all(sockets) and not sockets[0] & sockets[1]
+
+
+def _socket_of(core: int, root: Path) -> str | None:
+    return read_text(root / f"devices/system/cpu/cpu{core}/topology/physical_package_id")
 
 
 def _ask(nvml: ModuleType, what: Callable[[], NvmlValue]) -> NvmlValue | None:

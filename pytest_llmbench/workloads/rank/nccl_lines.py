@@ -14,7 +14,7 @@ from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.answers import NcclLines
 from pytest_llmbench.readers.nccl import condense
-from pytest_llmbench.workloads.node.hardware import read_path
+from pytest_llmbench.workloads.node.hardware import bind_far, read_path
 from pytest_llmbench.workloads.rank.context import RankContext
 
 PRINTED = {
@@ -32,6 +32,8 @@ class NcclRecord:
 
     def __init__(self, context: RankContext) -> None:
         self._context, self._variables = context, steering(os.environ)
+        if context.simulate is not None and context.simulate.name == "far-cores":
+            bind_far(context)
         self._stays = context.rank < context.ranks_per_node
         name = f"{layout.rank_name(context.rank)}.log"
         folder = context.folder / layout.NCCL if self._stays else Path(tempfile.mkdtemp(prefix="llmbench-nccl-"))

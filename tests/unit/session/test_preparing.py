@@ -13,6 +13,7 @@ from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.engines.base import Place, RankTask, get_engine
 from pytest_llmbench.session.script.prepared import container_prefix, prepare, setup_of
 from tests.conftest import TINY
@@ -66,3 +67,19 @@ def test_a_config_that_would_not_arrive_is_told_before_anything_starts(
         kind="impossible",
         message="engine unigram: the config of its ranks: schedule.decay.1: must be a finite number (given: inf)",
     )
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("far-cores", "not_struck"), ("no-p2p", "environment_missing")])
+def test_a_fault_of_our_ranks_never_strikes_a_program(
+    tmp_path: Path, unigram: None, monkeypatch: pytest.MonkeyPatch, fault: str, kind: str
+) -> None:
+    """Its ranks adopt the variables of NCCL alone."""
+    monkeypatch.setattr(type(get_engine("unigram")), "kind", "command")
+    settings = Settings(
+        system=load_system("local", list(SYSTEMS.usable().values())), cluster="local", allocation="session",
+        run_dir=tmp_path, gpus_per_node=0, simulate=SimulatedFault.parse(fault),
+    )  # fmt: skip
+    run = RunSpec(key="tiny", recipe=Recipe.model_validate({**TINY, "name": "tiny"}))
+    refused = prepare(run, settings, Session(id="s", folder=tmp_path / "s"))
+    assert isinstance(refused, Problem)
+    assert refused.kind == kind

@@ -146,9 +146,7 @@ def judge(folder: Path, recipe: Recipe, ranks: int) -> Problem | None:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_a_true_training_counts_what_its_recipe_says(
-    name: str, trained: Callable[[str], Path], make_recipe: MakeRecipe
-) -> None:
+def test_a_true_training_counts_its_recipe(name: str, trained: Callable[[str], Path], make_recipe: MakeRecipe) -> None:
     """Layers, parameters, precision, places, sequences and losses agree, however the model is spread."""
     ranks, changes = TRAININGS[name]
     recipe = make_recipe(**changes)

@@ -28,11 +28,11 @@ _PUBLISHED: tuple[Shape, ...] = (
 _GRID = {"cuda": ((2048, 4096, 8192), (2048, 4096, 8192, 16384), (2048, 4096, 8192)), "cpu": ((128, 256),) * 3}
 # Rows and columns of the part of a product that an SM computes at a time.
 _TILE = (128, 256)
-_WAVES, _DEPTHS = (1, 2, 4), (4096, 8192, 12288)
+_WAVES, _DEPTHS = (1, 2, 4), (4096, 8192, 16384)
 _SIDES = range(1024, 16385)
 _CACHE_BYTES = 256 * 2**20
 # Repetitions: before the measured ones, of each shape, of the best.
-_REPEATS = {"cuda": (5, 20, 100), "cpu": (1, 3, 5)}
+_REPEATS = {"cuda": (5, 20, 40), "cpu": (1, 3, 5)}
 _AGAIN = 3  # the best shapes that are measured again: the highest of many short measurements is high by chance, too
 
 

@@ -1,14 +1,19 @@
 """What a node is built of, from a tree of sysfs and a module in place of NVML."""
 
+import os
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.wire.fault import SimulatedFault
 from pytest_llmbench.workloads.node import hardware
 from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.nccl_lines import NcclRecord
 
 
 def write(folder: Path, **files: str) -> None:
@@ -159,6 +164,40 @@ def test_cores_on_another_socket_than_the_gpu(tmp_path: Path, near: str | None, 
         write(tmp_path / f"devices/system/cpu/cpu{core}/topology", physical_package_id=str(core // 2))
     write(tmp_path / "bus/pci/devices/0000:01:00.0", **({} if near is None else {"local_cpulist": near}))
     assert hardware.is_far("0000:01:00.0", cores, tmp_path) is far
+
+
+@pytest.mark.parametrize(("near", "bound"), [("0-1", {2, 3}), ("2-3", {0, 1})])
+def test_a_simulated_rank_is_on_the_wrong_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: str, bound: set[int]
+) -> None:
+    """It strikes when NCCL's lines are taken; without another socket it is an error, and never a healthy run."""
+    allowed = {0, 1, 2, 3}
+
+    def bind(_: int, cores: set[int]) -> None:
+        nonlocal allowed
+        allowed = cores
+
+    for core in range(4):
+        write(tmp_path / f"devices/system/cpu/cpu{core}/topology", physical_package_id=str(core // 2))
+    write(tmp_path / "bus/pci/devices/0000:01:00.0", local_cpulist=near)
+    monkeypatch.setattr(hardware, "gpu_identity", lambda _: "GPU-1")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr(os, "sched_setaffinity", bind)
+    nvml = stand_in(
+        DeviceGetHandleByUUID=lambda _: 1, DeviceGetPciInfo=lambda _: SimpleNamespace(busId="00000000:01:00.0")
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    rank: Any = SimpleNamespace(simulate=SimulatedFault.parse("far-cores"), folder=tmp_path, rank=0, ranks_per_node=1)
+    monkeypatch.setattr(hardware, "bind_far", bind_far := partial(hardware.bind_far, root=tmp_path))
+    monkeypatch.setattr("pytest_llmbench.workloads.rank.nccl_lines.bind_far", bind_far)
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    NcclRecord(rank)
+    assert allowed == bound
+    assert hardware.read_path(rank, tmp_path).far
+    with_one_socket = allowed = {int(near[0])}
+    with pytest.raises(RunError, match="no cores of another socket"):
+        bind_far(rank)
+    assert allowed == with_one_socket
 
 
 def test_the_way_between_a_rank_and_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
