@@ -14,6 +14,7 @@ from pytest_llmbench.core.errors import ConfigError
 
 # Of files that a job executes or that may hold what others must not see.
 PRIVATE = 0o600
+_LARGEST = 512 << 20
 # Owner of the files of root, as a container or NFS shows them that does not know the real one.
 _UNMAPPED_UID = 65534
 
@@ -104,6 +105,14 @@ def refuse_special_files(folder: Path) -> None:
             with contextlib.suppress(OSError):  # a link that leads nowhere
                 if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
                     raise ConfigError(f"{path} is not a regular file (a FIFO, a device or a socket): remove it")
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file of a session, whole. Raises OSError: it is no regular file, or larger than 512 MiB."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > _LARGEST:
+            raise OSError(errno.EFBIG, f"larger than {_LARGEST >> 20} MiB", str(path))
+        return file.read()
 
 
 def read_at_most(path: Path, most: int, hint: str = "") -> bytes:

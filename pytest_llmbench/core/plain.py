@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.files import PRIVATE, read_regular, write_text
 
 
 class NumberBounds:
@@ -74,7 +74,7 @@ def read_plain(kind: type[T], path: Path) -> T:
     Raises ConfigError if the file cannot be read, or a key is unknown, missing, or of another type.
     """
     try:
-        return typing.cast("T", _fit(kind, read_json(path.read_bytes(), once=True), ""))
+        return typing.cast("T", _fit(kind, read_json(read_regular(path), once=True), ""))
     except _MisfitError as error:
         raise ConfigError(f"{path}: {error}") from error
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from pytest_llmbench.core.durations import format_minutes, parse_minutes
 from pytest_llmbench.core.errors import ConfigError, unknown
+from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.quantity import UNITS, Quantity
 
 
@@ -70,7 +71,7 @@ class Document(Strict):
     def read(cls, path: Path | str) -> Self:
         """Read such a file. Raises ConfigError: it is missing, cut, of another schema version, or something else."""
         try:
-            return cls.model_validate_json(Path(path).read_bytes())
+            return cls.model_validate_json(read_regular(Path(path)))
         except (OSError, ValidationError) as error:
             version = cls.model_fields["schema_version"].default
             raise ConfigError(f"{path}: no {cls.title} of schema version {version}: {error}") from error

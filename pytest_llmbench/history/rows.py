@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
@@ -103,8 +104,8 @@ def read_record(path: Path, about: str) -> FiledRecord:
     Raises ConfigError if the record has another schema version, or is damaged.
     """
     try:
-        content = json.dumps(json.loads(path.read_bytes()), sort_keys=True)
-    except (OSError, ValueError) as error:
+        content = json.dumps(json.loads(read_regular(path)), sort_keys=True)
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     record = RunRecord.read(path) if about == "run" else HealthRecord.read(path)
     return file_record(record, path, hashlib.sha256(content.encode()).hexdigest())

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from pytest_llmbench.cluster.runs import Plan, RunSpec
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
+from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.record.records import JobTraces, Judgement, Record, RunRecord, SessionVerdicts
 from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
@@ -67,7 +68,7 @@ class Agreement:
     def _system(self) -> str | None:
         path = self._folder / layout.SYSTEM
         with suppress(ConfigError, OSError):
-            return KeptSystem.read(path.read_bytes(), str(path)).name
+            return KeptSystem.read(read_regular(path), str(path)).name
         return None
 
     @cached_property
@@ -147,7 +148,7 @@ class Agreement:
             return
         # The last record of a repeated run counts. A check may have the name of a run that follows it.
         lasting = finished[-1:] if record.about == "run" else finished
-        if lasting and {"", *digests_of_file(path.read_bytes())}.isdisjoint(event.record for event in lasting):
+        if lasting and {"", *digests_of_file(read_regular(path))}.isdisjoint(event.record for event in lasting):
             yield f"{name}: the record of this {record.about} was another one when it was written"
         concluded = [event.at - ended for event in finished] if ended is not None else []
         if concluded and not any(abs(late) <= _CONCLUDED_S for late in concluded):
@@ -203,7 +204,7 @@ def _of_early_end(run: Path, record: RunRecord) -> Iterator[str]:
     if not path.is_file():
         yield f"{layout.ENOUGH}: it is missing, and by its record the session ended this run early"
     else:
-        asked = EarlyVerdict.model_validate_json(path.read_bytes())
+        asked = EarlyVerdict.model_validate_json(read_regular(path))
         kept, due = ({name: getattr(early, name) for name in _DECIDED} for early in (asked, record.early))
         yield from _compare(layout.ENOUGH, kept, due)
 

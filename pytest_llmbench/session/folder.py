@@ -19,7 +19,7 @@ from pytest_llmbench.cluster.runs import Declared, Plan, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import Gpu, System
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import read_at_most, refuse_special_files
+from pytest_llmbench.core.files import read_at_most, read_regular, refuse_special_files
 from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.record.health import HealthRecord
@@ -152,7 +152,7 @@ def read_folder(path: Path) -> SessionFolder:
     verdicts: SessionVerdicts | None = None
     events: tuple[JournalEvent, ...] = ()
     try:
-        plan = _Planned.model_validate_json((path / layout.PLAN).read_bytes())
+        plan = _Planned.model_validate_json(read_regular(path / layout.PLAN))
     except (OSError, ValidationError) as error:
         damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
     try:
@@ -162,7 +162,7 @@ def read_folder(path: Path) -> SessionFolder:
         state = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
         damage.append(f"{layout.VERDICTS} {state}: verdicts are shown as far as records and journal have them")
     with contextlib.suppress(OSError):
-        *lines, _ = (path / layout.JOURNAL).read_bytes().split(b"\n")  # the last line may be half written
+        *lines, _ = read_regular(path / layout.JOURNAL).split(b"\n")  # the last line may be half written
         events = tuple(event for event in map(JournalEvent.of_line, lines) if event is not None)
         if lost := len(lines) - len(events):
             damage.append(f"{lost} of {len(lines)} lines of the journal are damaged")
@@ -292,12 +292,12 @@ def began_at(folder: Path) -> float:
     """
     journal, plan = folder / layout.JOURNAL, folder / layout.PLAN
     with contextlib.suppress(OSError):
-        lines = [line for line in journal.read_bytes().split(b"\n") if _BEGAN in line]
+        lines = [line for line in read_regular(journal).split(b"\n") if _BEGAN in line]
         events = [event for event in map(JournalEvent.of_line, reversed(lines)) if event is not None]
         if events:
             return events[0].at
     with contextlib.suppress(OSError, ValidationError):
-        if (began := _Planned.model_validate_json(plan.read_bytes()).began) is not None:
+        if (began := _Planned.model_validate_json(read_regular(plan)).began) is not None:
             return began
     with contextlib.suppress(ValueError, OverflowError):
         return time.mktime(time.strptime(folder.name[:15], "%Y%m%d-%H%M%S"))

@@ -20,7 +20,7 @@ from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError, unknown
-from pytest_llmbench.core.files import make_folder, refuse_special_files
+from pytest_llmbench.core.files import make_folder, read_regular, refuse_special_files
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
@@ -273,7 +273,7 @@ def _facts_on_disk(run: Path, recipe: Recipe) -> Replayed:
         return Replayed(logs=run, nodes=recipe.nodes, gpus_per_node=gpus, ranks_per_node=gpus or 1, problem=problem)
     driver, traces = read_report(run), None
     with contextlib.suppress(OSError, ValidationError):  # killed before this file: the hosts come from the ranks
-        traces = JobTraces.model_validate_json((run / layout.JOB).read_bytes())
+        traces = JobTraces.model_validate_json(read_regular(run / layout.JOB))
     recovered = "the session was killed before it wrote this run's record: judged by its logs"
     return Replayed(
         logs=run, nodes=task.nodes, gpus_per_node=task.ranks_per_node if task.device == "cuda" else 0,

@@ -19,7 +19,8 @@ SACCT_FIELDS = ("JobIDRaw", "State", "Reason", "NodeList", "Submit", "UID", "Job
 _HOPELESS = {
     "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
     "JobHeldUser", "JobHoldMaxRequeue", "MaxMemPerLimit", "PartitionConfig", "PartitionInactive", "PartitionNodeLimit",
-    "PartitionTimeLimit", "QOSNotAllowed", "ReservationDeleted", "launch_failed_requeued_held",
+    "PartitionTimeLimit", "QOSNotAllowed", "ReservationDeleted", "job_requeued_in_held_state",
+    "launch_failed_requeued_held",
 }  # fmt: skip
 # A limit on one job, such as QOSMaxNodePerJobLimit; others fall when other jobs of the user or account end.
 _LIMIT_OF_A_JOB = re.compile(r"(?:Assoc|QOS)(?:Max\w*Per(?:Job|Node)(?:Limit)?|Min\w+)")
@@ -51,10 +52,12 @@ _ALIVE = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
 _STATE_WORDS: Mapping[str, JobState] = {
     **{state.value: state for state in JobState},
     **dict.fromkeys(("CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"), JobState.PENDING),
-    **dict.fromkeys(("RESV_DEL_HOLD", "SPECIAL_EXIT"), JobState.PENDING),
-    **dict.fromkeys(("SIGNALING", "RESIZING", "STAGE_OUT", "COMPLETING"), JobState.RUNNING),
+    **dict.fromkeys(
+        ("RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING", "LAUNCH_FAILED", "POWER_UP_NODE"), JobState.PENDING
+    ),
+    **dict.fromkeys(("SIGNALING", "RESIZING", "STAGE_OUT", "COMPLETING", "UPDATE_DB"), JobState.RUNNING),
     "STOPPED": JobState.SUSPENDED,
-    "BOOT_FAIL": JobState.NODE_FAIL,
+    **dict.fromkeys(("BOOT_FAIL", "RECONFIG_FAIL"), JobState.NODE_FAIL),
     "DEADLINE": JobState.TIMEOUT,
     "REVOKED": JobState.CANCELLED,
 }

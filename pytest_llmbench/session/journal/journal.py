@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import PRIVATE, make_folder
+from pytest_llmbench.core.files import PRIVATE, make_folder, read_regular
 from pytest_llmbench.core.record.records import Record
 from pytest_llmbench.core.schema import Strict, to_json
 
@@ -155,7 +155,7 @@ class OwnedError(ConfigError):
 def read_journal(path: Path) -> tuple[tuple[JournalEvent, ...], int]:
     """The events of a journal, and its size up to a torn last line. Raises ConfigError: it is damaged."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
@@ -135,7 +136,7 @@ def read_snapshot(folder: Path) -> LiveSnapshot:
     """Read the snapshot of a session; a ConfigError if there is none, or it is torn or damaged."""
     path = folder / layout.LIVE
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{folder} has no {layout.LIVE}: none of its runs has begun (llmbench watch needs it; the records of its "

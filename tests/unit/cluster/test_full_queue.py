@@ -64,6 +64,7 @@ def test_a_job_too_many_is_told_from_one_too_large(words: str, limit: str) -> No
         ("QOSMinGRES", True), ("PartitionTimeLimit,Priority", True), ("QOSMaxJobsPerUserLimit", False),
         ("QOSMaxNodePerUserLimit", False), ("AssocGrpNodeLimit", False), ("AssociationJobLimit", False),
         ("MaxMemPerLimit", True), ("PartitionConfig", True), ("ReservationDeleted", True),
+        ("job_requeued_in_held_state", True),
         ("DependencyNeverSatisfied", True), ("JobHoldMaxRequeue", True), ("Dependency", False), ("Reservation", False),
         ("Priority", False), ("", False),
     ],

@@ -40,7 +40,9 @@ NODES_STARTED = (("n1", FIRST), ("n2", LATER), ("n3", "None"))
     ("word", "state"),
     [
         ("RUNNING", JobState.RUNNING), ("COMPLETING", JobState.RUNNING), ("CANCELLED by 1000", JobState.CANCELLED),
-        ("CANCELLED+", JobState.CANCELLED), ("BOOT_FAIL", JobState.NODE_FAIL), ("DEADLINE", JobState.TIMEOUT),
+        ("CANCELLED+", JobState.CANCELLED), ("BOOT_FAIL", JobState.NODE_FAIL), ("POWER_UP_NODE", JobState.PENDING),
+        ("EXPEDITING", JobState.PENDING), ("LAUNCH_FAILED", JobState.PENDING), ("RECONFIG_FAIL", JobState.NODE_FAIL),
+        ("UPDATE_DB", JobState.RUNNING), ("DEADLINE", JobState.TIMEOUT),
         ("REQUEUED", JobState.PENDING), ("SUSPENDED", JobState.SUSPENDED), ("STOPPED", JobState.SUSPENDED),
         ("OUT_OF_MEMORY", JobState.OUT_OF_MEMORY), ("", JobState.LOST), ("NONSENSE", JobState.LOST),
     ],

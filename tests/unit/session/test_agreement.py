@@ -1,6 +1,7 @@
 """Every file of a session's folder that has something about a run agrees with its record, or is named."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -72,6 +73,11 @@ def changed(event: str, **values: object) -> Callable[[Path], None]:
     return journal(lambda line: line.update(values if line["event"] == event else {}) is None)
 
 
+def replace_by_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def halve(data: Any) -> None:
     for step in data["steps"]:
         step["seconds"] /= 2
@@ -124,6 +130,8 @@ EDITS = {
     "another verdict": (changed("judged", verdict="FAIL"), "journal: it has FAIL for .*fast"),
     "another time": (changed("finished", at=1.0), "journal: it was finished at Unix time 1, by its record at 17"),
     "damage": (lambda session: (session / "journal").write_bytes(b"x\n"), "journal: it is damaged"),
+    "a FIFO": (lambda session: replace_by_fifo(session / "journal"), "journal: it is damaged"),
+    "3 GiB": (lambda session: os.truncate(session / "journal", 3 << 30), "journal: it is damaged"),
 }
 
 
