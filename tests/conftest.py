@@ -176,7 +176,7 @@ GUESTS = Path(sys.prefix) / "guests"
 
 @dataclass
 class UserFolder:
-    """A user's folder with an ini file, recipes and tests."""
+    """A user's folder with an ini file, recipes and tests: where none is written, that of all references."""
 
     pytester: pytest.Pytester
     path: Path
@@ -193,8 +193,14 @@ class UserFolder:
     def test(self, source: str = TEST_REFERENCES, name: str = "test_user.py") -> None:
         (self.path / name).write_text(source)
 
+    def have_tests(self) -> None:
+        """Write the test of all references where the user has none."""
+        if not any(self.path.glob("test_*.py")):
+            self.test()
+
     def command(self, *args: str) -> list[str]:
         """The pytest command of this folder; plugins of no interest to the user are left out."""
+        self.have_tests()
         return [*PYTEST, *(() if "no:llmbench" in args else WITHOUT_REPORT), *args]
 
     def start(self, *args: str) -> Started:
@@ -203,31 +209,36 @@ class UserFolder:
         self.started.append(process)
         return process
 
-    def run(self, *args: str, timeout_s: float = 600.0) -> Result:
-        """Run pytest to its end, as `start` does."""
+    def run(self, *args: str, timeout_s: float = 600.0, code: int | None = None) -> Result:
+        """Run pytest to its end, which has to be with this exit code, as `start` does."""
         environment = self.environment
         if "--plan" in args and "PATH" not in self.env:  # it asks Slurm, and is for machines that tests have not
             environment = {**environment, "PATH": f"{SILENT_SLURM}:{environment['PATH']}"}
         done = warm_pytest.run(self.command(*args), cwd=self.path, environment=environment, timeout_s=timeout_s)
-        return Result(done.returncode, done.stdout, self.session)
+        return self._ended(done.returncode, done.stdout, code)
 
-    def run_here(self, *args: str) -> Result:
+    def run_here(self, *args: str, code: int | None = None) -> Result:
         """Run pytest in this process, where that is enough: nothing of it runs in another one."""
         without = ("benchmark", "cov", *(() if any(arg.startswith("-n") for arg in args) else ("xdist",)))
+        self.have_tests()
         options = (*PYTEST[3:], *(f"-pno:{name}" for name in without), *WITHOUT_REPORT)
         done = self.pytester.runpytest_inprocess(*options, *args)
-        return Result(int(done.ret), f"{done.stdout.str()}\n{done.stderr.str()}", self.session)
+        return self._ended(int(done.ret), f"{done.stdout.str()}\n{done.stderr.str()}", code)
 
-    def run_new(self, *args: str) -> Result:
+    def run_new(self, *args: str, code: int | None = None) -> Result:
         done = subprocess.run(
             self.command(*args), cwd=self.path, env=self.environment, text=True, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        return Result(done.returncode, done.stdout, self.session)
+        return self._ended(done.returncode, done.stdout, code)
 
-    def finish(self, process: Started, timeout_s: float = 600.0) -> Result:
+    def finish(self, process: Started, timeout_s: float = 600.0, code: int | None = None) -> Result:
         text, _ = process.communicate(timeout=timeout_s)
-        return Result(process.returncode, text, self.session)
+        return self._ended(process.returncode, text, code)
+
+    def _ended(self, returncode: int, text: str, code: int | None) -> Result:
+        assert code is None or returncode == code, text
+        return Result(returncode, text, self.session)
 
     def invite(self, module: str) -> None:
         """Have a plugin of others beside ours, for real."""

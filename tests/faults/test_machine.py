@@ -35,7 +35,6 @@ time.time = set_clock
 def test_a_clock_that_is_set_changes_no_verdict(user: UserFolder, clock_s: float, everywhere: bool) -> None:
     """Durations and stamps come from clocks that cannot be set."""
     user.recipe(steps=40, options={"clock_s": clock_s})
-    user.test()
     if everywhere:
         (user.path / "conftest.py").write_text(CONFTEST.format(clock_s=clock_s))
     result = user.run(*LOCAL)
@@ -64,12 +63,9 @@ def small_group() -> Iterator[Path]:
     group.rmdir()
 
 
-def test_a_rank_that_the_kernel_ends_for_its_memory_is_named(
-    user: UserFolder, watch: type[Watch], small_group: Path
-) -> None:
+def test_a_rank_killed_for_its_memory_is_named(user: UserFolder, watch: type[Watch], small_group: Path) -> None:
     """A rank over its control group's limit is killed without a word, and nothing is a number."""
     user.recipe(**ENDLESS)
-    user.test()
     process = user.start(*LOCAL)
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
@@ -84,7 +80,6 @@ def test_a_rank_that_the_kernel_ends_for_its_memory_is_named(
 
 def test_a_rank_that_gets_no_more_memory_says_so(user: UserFolder, watch: type[Watch]) -> None:
     user.recipe(**ENDLESS)
-    user.test()
     process = user.start(*LOCAL)
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pid = watch.pid(session, "tiny", 1)

@@ -1,6 +1,7 @@
 """Things broken on purpose on this machine: every one is an error that says what happened, never a number."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -25,7 +26,6 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], distribution: str) -> None:
     user.recipe(**ENDLESS)
-    user.test()
     process = user.start(*LOCAL, distribution)
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]
@@ -40,7 +40,6 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], distributi
 def test_a_hung_rank_is_named_and_ended(user: UserFolder, watch: type[Watch]) -> None:
     """A rank that stops while the others wait for it is found by its place in the step."""
     user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})
-    user.test()
     process = user.start(*LOCAL)
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pid = watch.pid(session, "tiny", 1)
@@ -57,14 +56,12 @@ def test_a_hung_rank_is_named_and_ended(user: UserFolder, watch: type[Watch]) ->
 def test_a_run_that_never_starts_is_ended(user: UserFolder) -> None:
     """No first step within the deadline is an error that says where the ranks stand."""
     user.recipe(**ENDLESS | {"options": {"step_s": 60.0}}, deadlines={"startup_s": 0.5})
-    user.test()
     assert "no first step within 0.5 s" in user.run(*LOCAL).error
 
 
 def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -> None:
     """`nohup pytest ... &` ignores SIGINT; ranks that inherited that could not be ended by it."""
     user.recipe(**ENDLESS | {"options": {"step_s": 60.0}}, deadlines={"startup_s": 0.5})
-    user.test()
     background = ["bash", "-c", "trap '' INT; exec \"$@\"", "bash", *user.command(*LOCAL)]
     done = subprocess.run(
         background, cwd=user.path, env=user.environment, capture_output=True, text=True, check=False, timeout=300
@@ -72,19 +69,19 @@ def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -
     assert "no first step within 0.5 s" in done.stdout
 
 
-def test_nan_loss_is_an_error(user: UserFolder) -> None:
-    user.recipe(optimizer={"learning_rate": 1.0e39, "warmup_steps": 0})
-    user.test()
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"optimizer": {"learning_rate": 1.0e39, "warmup_steps": 0}}, "not_finite.*is (nan|inf) at step"),
+        ({"optimizer": {"learning_rate": 50.0, "warmup_steps": 0}, "steps": 8}, "loss_rises|not_finite"),
+        ({**ENDLESS, "time_limit": 1}, "not finished within its time limit of 00:01:00.*--time"),
+    ],
+    ids=["no number", "a loss that rises", "our own time limit"],
+)
+def test_a_run_that_comes_to_nothing_is_an_error(user: UserFolder, changes: dict[str, Any], words: str) -> None:
+    user.recipe(**changes)
     message = user.run(*LOCAL).error
-    assert "not_finite" in message
-    assert "is nan at step" in message or "is inf at step" in message
-
-
-def test_a_loss_that_rises_is_an_error(user: UserFolder) -> None:
-    user.recipe(optimizer={"learning_rate": 50.0, "warmup_steps": 0}, steps=8)
-    user.test()
-    message = user.run(*LOCAL).error
-    assert "loss_rises" in message or "not_finite" in message
+    assert re.search(words, message, re.DOTALL), message
 
 
 @pytest.mark.parametrize(
@@ -92,12 +89,11 @@ def test_a_loss_that_rises_is_an_error(user: UserFolder) -> None:
     [(b"\xff\xfe step 3\n", "rank-00000.jsonl:"), (b'{"event": "step", "step": 7, "seco\n', "rank-00000.jsonl:")],
     ids=["not UTF-8", "cut"],
 )
-def test_a_damaged_log_makes_the_run_unjudgeable(
+def test_a_run_with_a_damaged_log_is_no_verdict(
     user: UserFolder, watch: type[Watch], garbage: bytes, said: str
 ) -> None:
     """A line that cannot be read is counted and shown; the steps around it are not enough for a verdict."""
     user.recipe(steps=400)
-    user.test()
     process = user.start(*LOCAL)
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     with log_of(session, 0).open("ab") as log:
@@ -110,7 +106,6 @@ def test_a_damaged_log_makes_the_run_unjudgeable(
 def test_missing_steps_make_the_run_unjudgeable(user: UserFolder, watch: type[Watch]) -> None:
     """A log that lost steps, whatever the ranks say at their end, is no evidence."""
     user.recipe(steps=400)
-    user.test()
     process = user.start(*LOCAL)
     session = user.wait_for(lambda session: watch.steps(session, rank=1) > 20 and session)
     log = log_of(session, 1)
@@ -123,22 +118,11 @@ def test_missing_steps_make_the_run_unjudgeable(user: UserFolder, watch: type[Wa
     assert "steps_missing" in message or "unreadable_log" in message
 
 
-def test_a_time_limit_is_our_own(user: UserFolder) -> None:
-    user.recipe(**{**ENDLESS, "time_limit": 1})
-    user.test()
-    message = user.run(*LOCAL).error
-    assert "not finished within its time limit of 00:01:00" in message
-    assert "--time" in message
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_nothing_is_left_behind(
-    user: UserFolder, watch: type[Watch], number: signal.Signals, distribution: str
-) -> None:
+def test_nothing_is_left_over(user: UserFolder, watch: type[Watch], number: signal.Signals, distribution: str) -> None:
     """Ranks end at once if pytest can still act, else when they miss its sign of life."""
     user.recipe(**ENDLESS)
-    user.test()
     process = user.start(*LOCAL, distribution, "-o", "llmbench_heartbeat_timeout=15")
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     pids = [watch.pid(session, "tiny", rank) for rank in (0, 1)]

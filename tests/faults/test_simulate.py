@@ -37,8 +37,7 @@ SIMULATED: dict[str, tuple[str, str]] = {
 def simulated(user: UserFolder, fault: str, *args: str, **recipe: Any) -> Result:
     """A session with a fault, which says so in all its outputs and fails."""
     user.recipe(**{"deadlines": {"hang_factor": 5.0, "hang_floor_s": 3.0}, **recipe})
-    result = user.run(*LOCAL, "--llmbench-simulate", fault, *args)
-    assert result.returncode == 1, result.text
+    result = user.run(*LOCAL, "--llmbench-simulate", fault, *args, code=1)
     assert result.text.count(f"SIMULATED FAULT {fault}: ") == 2
     assert result.record()["simulated"] == fault
     assert result.case.properties["simulated"] == fault
@@ -47,7 +46,6 @@ def simulated(user: UserFolder, fault: str, *args: str, **recipe: Any) -> Result
 
 @pytest.mark.parametrize("fault", sorted({*FAULTS} - {"slow-rank"}))
 def test_each_fault_is_an_error(user: UserFolder, fault: str) -> None:
-    user.test()
     kind, words = SIMULATED[fault]
     result = simulated(user, f"{fault}@5")
     assert result.case.outcome == "error"
@@ -75,20 +73,17 @@ def test_a_slow_rank_fails_a_threshold(user: UserFolder, recorded: bool) -> None
 @pytest.mark.parametrize("fault", ["die@1000", "full@3", "die@0", "die"])
 def test_a_fault_that_cannot_strike_is_no_pass(user: UserFolder, fault: str) -> None:
     """A step that the recipe does not have is an ERROR before anything runs; nonsense is a usage error."""
-    user.test()
     if fault == "die@1000":
         message = simulated(user, fault).case.message
         assert "(not_struck): --llmbench-simulate die@1000 can never strike: recipe tiny has" in message
         return
     user.recipe()
-    result = user.run(*LOCAL, "--llmbench-simulate", fault)
-    assert result.returncode == 4
+    result = user.run(*LOCAL, "--llmbench-simulate", fault, code=4)
     assert "such as die@8" in result.text or "damaged-log" in result.text
 
 
 def test_a_lasting_fault_is_of_all_ranks_from_the_beginning(user: UserFolder) -> None:
     """What its variables do is up to NCCL; the session measures nothing, and its verdict is no pass."""
-    user.test()
     user.recipe()
     result = user.run(*LOCAL, "--llmbench-simulate", "no-p2p")
     assert "SIMULATED FAULT no-p2p: all ranks of checks and runs have it" in result.text

@@ -21,7 +21,6 @@ def megatron(user: UserFolder) -> MegatronLM:
     framework = MegatronLM(user)
     framework.install()
     framework.recipe()
-    user.test()
     return framework
 
 
@@ -33,8 +32,7 @@ def output(result: Result) -> str:
 def test_a_whole_run_is_judged(megatron: MegatronLM, distribution: str) -> None:
     """Under the real torchrun, and under xdist: every line is read, and the record says what ran."""
     megatron.install(torchrun=distribution == "-n0")
-    result = megatron.user.run(*ARGUMENTS, distribution)
-    assert result.returncode == 0, result.text
+    result = megatron.user.run(*ARGUMENTS, distribution, code=0)
     record = result.record()
     assert result.case.properties["verdict"] == "PASS"
     assert [step["step"] for step in record["steps"]] == list(range(1, 31))
@@ -48,18 +46,6 @@ def test_a_whole_run_is_judged(megatron: MegatronLM, distribution: str) -> None:
     assert "--tensor-model-parallel-size 2" in output(result)
     assert re.search(r"\[default1\]: *\[2026-.*iteration +30/", output(result))
     assert alive(result.session) == []
-
-
-def without_end(lines: list[str]) -> list[str]:
-    return [line for line in lines if not line.startswith(END)]
-
-
-def exits_after_end(lines: list[str]) -> list[str]:
-    return [*lines, "[default0]:#exit 3"]
-
-
-def other_world(lines: list[str]) -> list[str]:
-    return [line.replace("world size: 2", "world size: 4") for line in lines]
 
 
 def nan_iterations(lines: list[str]) -> list[str]:
@@ -92,8 +78,14 @@ def dies(lines: list[str]) -> list[str]:
 
 
 WRONG: dict[str, tuple[Edit, str, str]] = {
-    "no_end": (without_end, "no_evidence_of_completion", "its log ends after step 30 and nothing proves that the run"),
-    "other_world": (other_world, "wrong_ranks", "its log reports 4 ranks; the run was to have 2"),
+    "no_end": (
+        lambda lines: [line for line in lines if not line.startswith(END)], "no_evidence_of_completion",
+        "its log ends after step 30 and nothing proves that the run",
+    ),
+    "other_world": (
+        lambda lines: [line.replace("world size: 2", "world size: 4") for line in lines], "wrong_ranks",
+        "its log reports 4 ranks; the run was to have 2",
+    ),
     "skipped": (nan_iterations, "implausible", "2 iterations had a loss or a gradient that is not finite"),
     "nan": (not_a_number, "not_finite", "loss is nan at step 20"),
     "cut": (
@@ -108,7 +100,7 @@ def test_what_a_log_says_decides(megatron: MegatronLM, subtests: pytest.Subtests
     """What is wrong is an ERROR that says so, with what the log gives as no verdict; exit codes prove nothing."""
     for name, (edit, *_) in WRONG.items():
         megatron.recipe(name, edit)
-    megatron.recipe("fails_late", exits_after_end)
+    megatron.recipe("fails_late", lambda lines: [*lines, "[default0]:#exit 3"])
     result = megatron.user.run("--system", "here.yaml", "-k", "fails_late or " + " or ".join(WRONG))
     cases = {case.properties["run"]: case for case in result.cases.values()}
     for name, (_, kind, said) in WRONG.items():
@@ -229,8 +221,7 @@ def test_the_environment_is_that_of_its_file_and_secrets_are_told_nowhere(megatr
     rank = folder / "megatron" / "pretrain_gpt.py"
     look = "print('SEEN', len(os.environ['HF_TOKEN']), os.environ['FROM_FILE'], os.environ['BOTH'], flush=True)\n"
     rank.write_text("import os\n" + look + rank.read_text())
-    result = megatron.user.run(*ARGUMENTS)
-    assert result.returncode == 0, result.text
+    result = megatron.user.run(*ARGUMENTS, code=0)
     assert f"SEEN {len(secret)} 1 own" in output(result)
     assert secret not in result.text
     files = [path for path in result.session.rglob("*") if path.is_file()]

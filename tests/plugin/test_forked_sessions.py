@@ -61,8 +61,7 @@ def test_what_has_the_name_of_an_imported_module_has_a_new_python(user: UserFold
     user.env["SEEN"] = "seen"
     user.test("import yaml\n\ndef test_own():\n    assert yaml.OWN\n")
     (user.path / "yaml.py").write_text("OWN = True\n")
-    result = user.run("-p", "no:llmbench", "-c", "/dev/null", "--rootdir", str(user.path), "test_user.py")
-    assert result.returncode == 0, result.text
+    user.run("-p", "no:llmbench", "-c", "/dev/null", "--rootdir", str(user.path), "test_user.py", code=0)
     with (user.path / "output").open("w") as output, pytest.raises(asking.RefusedError):
         asking.Forked(["pytest", "test_user.py"], user.path, user.environment, output)
 

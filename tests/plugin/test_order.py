@@ -42,8 +42,7 @@ def test_the_first_failure_ends_the_session(user: UserFolder) -> None:
     user.recipe("first")
     user.recipe("second", steps=100_000, options=ASLEEP)
     user.test(FAST)
-    result = user.run("--cluster", "local", "-n0", "-x")
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED
+    result = user.run("--cluster", "local", "-n0", "-x", code=pytest.ExitCode.TESTS_FAILED)
     assert [case.properties["verdict"] for case in result.cases.values()] == ["FAIL", "ERROR"]
     problem = result.record("second")["problem"]
     assert (problem["kind"], problem["message"]) == ("session_ended", "the session ended before this run did")
@@ -54,7 +53,6 @@ def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
     """Two sessions that share this machine's lock do not measure at once, and the waiting one says why."""
     user.recipe()
     user.recipe("long", steps=1_000_000, options=ASLEEP)
-    user.test()
     first = user.start("--cluster", "local", "-n0", "-k", "long", "--llmbench-run-dir", "first")
     try:
         wait_until(lambda: list(user.path.glob("first/*/runs/long/steps/rank-00000.jsonl")))
@@ -67,17 +65,14 @@ def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
         first.terminate()
         text, _ = first.communicate(timeout=300)
     assert first.returncode == pytest.ExitCode.INTERRUPTED, text
-    result = user.finish(second)
-    assert result.returncode == 0, result.text
+    result = user.finish(second, code=0)
     assert "another session measures on this machine" in result.text
 
 
 def test_in_this_process(user: UserFolder) -> None:
     """`--cluster debug`: one rank in pytest itself, with the same verdicts."""
     user.recipe()
-    user.test()
-    result = user.run("--cluster", "debug", "-n0", "-k", "tiny")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "debug", "-n0", "-k", "tiny", code=0)
     assert result.case.properties["verdict"] == "PASS"
     record = result.record()
     assert (record["cluster"], record["ranks"]) == ("debug", 1)
@@ -89,7 +84,6 @@ def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) 
     """Ranks left behind would take half of the machine from the next measurement; nothing starts before they end."""
     user.recipe("endless", steps=100_000, options=ASLEEP)
     user.recipe("tiny")
-    user.test()
     first = user.start("--cluster", "local", "-n0", "-k", "endless")
     killed = user.wait_for(lambda session: session if steps_logged(session, "endless") > 1 else None)
     orphans = [pid_of_rank(killed, "endless", rank) for rank in range(2)]
@@ -127,7 +121,6 @@ def test_folders_of_sessions_have_no_tests(user: UserFolder, distribution: str) 
 def test_runs_start_once_though_a_worker_is_fast(user: UserFolder) -> None:
     """A worker may have planned the runs, and the thread may start them, before the controller's loop begins."""
     user.recipe(options=ASLEEP)
-    user.test()
     (user.path / "conftest.py").write_text(
         "import functools, time\n"
         "from pytest_llmbench.plugin.xdist import Controller\n"
@@ -141,8 +134,7 @@ def test_runs_start_once_though_a_worker_is_fast(user: UserFolder) -> None:
         "    return answer\n"
         "Controller.pytest_runtestloop = start_and_wait\n"
     )
-    result = user.run("--cluster", "local", "-n2", "-k", "tiny")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "-n2", "-k", "tiny", code=0)
     events, _ = read_journal(result.session / "journal")
     assert [event.event for event in events].count("began") == 1
 

@@ -28,7 +28,6 @@ JUWELS = ("--system", "JUWELS_Booster")
 def replay(user: UserFolder) -> Path:
     """The folder of the logs, in a user's folder with the recipe `tiny` that its own logs are of."""
     user.recipe(**RECIPE)
-    user.test()
     (user.path / "logs" / "tiny").mkdir(parents=True)
     return user.path / "logs"
 
@@ -56,8 +55,7 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
     """One log in a folder, and a declared shape: a verdict, with a record that says where it is from."""
     (replay / "tiny" / "job.out").write_text(ours())
     facts(replay / "tiny", ranks_per_node=2, hosts=["a1"], wall_s=100, source="a run of our own")
-    result = user.run("--replay", "logs", distribution)
-    assert result.returncode == 0, result.text
+    result = user.run("--replay", "logs", distribution, code=0)
     record = result.record()
     assert verdicts(result) == {"tiny-learns": "PASS"}
     assert (record["replayed"], record["cluster"], record["hosts"]) == (str(replay / "tiny"), "replay", ["a1"])
@@ -80,7 +78,7 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
     ],
     ids=["cut", "ranks", "clock", "twice", "time limit", "other log", "empty folder"],
 )
-def test_what_is_wrong_is_an_error(
+def test_a_bad_log(
     replay: Path, judge: Callable[..., Result], log: str | None, said: dict[str, Any], kind: str
 ) -> None:
     if log is not None:
@@ -159,12 +157,10 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
     """Records say how each run was made; the thresholds are today's, and an ERROR stays one."""
     user.recipe("good", steps=8)
     user.recipe("late", steps=8)
-    user.test()
     megatron = MegatronLM(user)
     megatron.install()
     megatron.recipe("command")
-    first = user.run("--system", "here.yaml", "-k", "good or late or command")
-    assert first.returncode == 0, first.text
+    first = user.run("--system", "here.yaml", "-k", "good or late or command", code=0)
     path = first.session / "runs" / "late" / "record.json"
     record = json.loads(path.read_text())
     record["problem"] = {"kind": "hang", "message": "it hung", "log": None}
@@ -186,8 +182,7 @@ def test_a_session_of_ours_is_judged_again(user: UserFolder) -> None:
     assert verdicts(twice) == verdicts(again)
     assert twice.record("good")["replayed"] == after["replayed"]
     the_recipe_of_today_decides(user, first)
-    other_scale = user.run_here(f"--replay={first.session}", "--scale", "smoke")
-    assert other_scale.returncode == pytest.ExitCode.USAGE_ERROR
+    other_scale = user.run_here(f"--replay={first.session}", "--scale", "smoke", code=pytest.ExitCode.USAGE_ERROR)
     assert "run at scale full: give --scale full" in other_scale.text
 
 
@@ -222,7 +217,6 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     user.recipe("a_whole")
     user.recipe("b_half", steps=100_000, options=ASLEEP)
     user.recipe("c_none")
-    user.test()
     args = ("--cluster", "local", "-k", "a_whole or b_half or c_none", "-o", "llmbench_max_runs=1")
     process = user.start(*args)
     killed = user.wait_for(lambda session: session if steps_logged(session, "b_half") > 1 else None)
@@ -231,8 +225,7 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
     process.communicate()
     for run in ("a_whole", "b_half"):
         (killed / "runs" / run / "record.json").unlink(missing_ok=True)
-    again = user.run_here(f"--replay={killed}")
-    assert again.returncode == 1, again.text
+    again = user.run_here(f"--replay={killed}", code=1)
     assert verdicts(again) == {"a_whole-learns": "PASS", "b_half-learns": "ERROR", "c_none-learns": "ERROR"}
     problems = {run: again.record(run)["problem"] for run in ("a_whole", "b_half", "c_none")}
     assert problems["a_whole"] is None
@@ -246,7 +239,6 @@ def test_a_killed_session_is_judged_by_what_its_runs_left(user: UserFolder) -> N
 def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder) -> None:
     """Without the list of its runs, a run that left nothing would be missing unnoticed; a key may lead elsewhere."""
     user.recipe()
-    user.test()
     first = user.run("--cluster", "local", "-k", "tiny")
     plan = first.session / "session.json"
     told = plan.read_text()
@@ -256,8 +248,7 @@ def test_a_session_whose_plan_is_lost_is_refused(user: UserFolder) -> None:
         plan.unlink()
         if damaged is not None:
             plan.write_text(damaged)
-        again = user.run_here(f"--replay={first.session}")
-        assert again.returncode == pytest.ExitCode.USAGE_ERROR
+        again = user.run_here(f"--replay={first.session}", code=pytest.ExitCode.USAGE_ERROR)
         assert "It lists the runs that this session declared" in again.text
 
 
@@ -333,3 +324,16 @@ def halved(text: str) -> str:
         lambda found: f"{found[1]}{found[2]}{found[3]}{48 / float(found[2]):.3f}",
         text,
     )
+
+
+def test_the_published_result_that_fits_judges_a_log(user: UserFolder) -> None:
+    """A folder with the name of an engine: the recipe is found, and its result on these GPUs is the threshold."""
+    user.test((shipped("recipes").parent / "training" / "test_training.py").read_text())
+    place = user.path / "logs" / "mlperf" / "amd"
+    place.mkdir(parents=True)
+    shutil.copy(LOGS / "mlperf_llama31_8b_mi355x.txt", place / "result_0.txt")
+    facts(place, nodes=1, gpus_per_node=8, gpu="MI355X")
+    result = user.run_here(f"--replay={user.path / 'logs'}", "--gpus-per-node", "8")
+    name = "mlperf_llama31_8b_mi"
+    assert verdicts(result) == {f"{name}-loss_falls": "PASS", f"{name}-mi350x_8": "SKIP", f"{name}-mi355x_8": "PASS"}
+    assert result.record(name)["provenance"]["recipe_found"].startswith(f"fits {name} of ")

@@ -127,8 +127,7 @@ def test_overriding_fixtures_of_ours_keeps_the_matrix(user: UserFolder) -> None:
     user.recipe()
     user.test()
     user.test(OVERRIDES, "conftest.py")
-    result = user.run("--cluster", "local", "-n0", "-k", "tiny")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "-n0", "-k", "tiny", code=0)
     assert result.case.name == "test_reference[tiny-learns]"
     assert result.case.properties["site"] == "ours"
     # pytest-benchmark was not asked for anything, so it shows nothing.
@@ -149,6 +148,5 @@ def test_our_reference_with_another_run_is_refused(user: UserFolder) -> None:
     user.test("import pytest\n\n@pytest.fixture\ndef run():\n    return 1\n", "conftest.py")
     user.recipe()
     user.test()
-    result = user.run_here("--cluster", "local")
-    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    result = user.run_here("--cluster", "local", code=pytest.ExitCode.INTERRUPTED)
     assert "test_reference: the fixture `reference` of pytest-llmbench needs its `run`" in result.text

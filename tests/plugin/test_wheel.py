@@ -69,12 +69,8 @@ def test_the_wheel_announces_all_that_pyproject_does(wheel: Path) -> None:
 
 
 def test_an_installed_wheel_runs_a_shipped_recipe(wheel: Path, tmp_path: Path) -> None:
-    """It finds its suites, whose plan is printed, and runs a check and a recipe of them."""
+    """It finds its suites, and runs a check and a recipe of them."""
     installed = install(tmp_path, wheel)
-    done = installed.pytest(*LOCAL, *SUITES, "--plan")
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"^check software: ", done.stdout, re.MULTILINE)
-    assert re.search(r"^opt125m: engine torch", done.stdout, re.MULTILINE)
     (installed.folder / "test_mine.py").write_text(MINE)
     with before_others():
         done = installed.pytest(*LOCAL, "test_mine.py", *SUITES, "-v")

@@ -23,7 +23,6 @@ SYSTEM = os.environ.get("LLMBENCH_DEEPSPEED_CHAT_SYSTEM")
 )
 def test_a_step_runs_and_is_judged(user: UserFolder, system_file: str, recipe: str, timed: int) -> None:
     """The tiny variant of a recipe of each step, through a whole session, and Lambda's file of its log."""
-    user.test()
     result = user.run(f"--system={system_file}", "--scale", "smoke", "-n0", "-k", f"{recipe}-", timeout_s=600.0)
     verdicts = {case.properties["reference"]: case.properties["verdict"] for case in result.cases.values()}
     assert verdicts.pop("adds_up") == "PASS", result.text

@@ -12,9 +12,7 @@ SYSTEM = os.environ.get("LLMBENCH_MEGATRON_LM_SYSTEM")
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_small_model_learns(user: UserFolder, system_file: str, distribution: str) -> None:
-    user.test()
-    result = user.run(f"--system={system_file}", "--scale", "smoke", distribution, "-k", "nlp13b")
-    assert result.returncode == 0, result.text
+    result = user.run(f"--system={system_file}", "--scale", "smoke", distribution, "-k", "nlp13b", code=0)
     record = result.record("nlp13b")
     assert [step["step"] for step in record["steps"]] == [1, *range(2, 21, 2)]
     assert record["steps"][-1]["loss"] < record["steps"][0]["loss"] - 0.5
@@ -24,7 +22,6 @@ def test_a_small_model_learns(user: UserFolder, system_file: str, distribution: 
 
 def test_what_it_refuses_is_told_in_its_own_words(user: UserFolder, system_file: str) -> None:
     """A recipe with an argument that it does not know ends as an ERROR that quotes it."""
-    user.test()
     user.recipe(
         "wrong", engine="megatron_lm", precision="fp32", statistic_of_record="tokens_per_s_all_lines",
         options={
@@ -32,8 +29,7 @@ def test_what_it_refuses_is_told_in_its_own_words(user: UserFolder, system_file:
             "arguments": {"no-such-argument": True},
         },
     )  # fmt: skip
-    result = user.run(f"--system={system_file}", "-n0", "-k", "wrong")
-    assert result.returncode == 1, result.text
+    result = user.run(f"--system={system_file}", "-n0", "-k", "wrong", code=1)
     problem = result.record("wrong")["problem"]
     assert problem["kind"] == "command_failed"
     assert "unrecognized arguments: --no-such-argument" in problem["message"]

@@ -65,7 +65,6 @@ def test_the_launcher_itself_trains(user: UserFolder, system: System, system_fil
     if "train_python" not in system.environments["metaseq"].paths:
         pytest.skip("the environment has no train_python")
     user.recipe("eight", **EIGHT_MILLION)
-    user.test()
     result = user.run(f"--system={system_file}", "-n0", "-k", "eight")
     assert result.case.properties["verdict"] == "PASS", result.text
     record = result.record("eight")
@@ -84,7 +83,6 @@ def test_the_launcher_itself_trains_on_nodes(user: UserFolder, system: System, s
     # The launcher asks for 12 processors for each rank.
     options = {**EIGHT_MILLION["options"], "arguments": {**EIGHT_MILLION["options"]["arguments"], "cpus-per-task": 1}}
     user.recipe("eight", **{**EIGHT_MILLION, "nodes": 2, "global_batch_size": 4, "options": options})
-    user.test()
     with slurm_nodes():
         result = user.run("--system=here.yaml", "-n0", "-k", "eight")
     assert result.case.properties["verdict"] == "PASS", result.text
@@ -100,7 +98,6 @@ def test_the_launcher_itself_trains_on_nodes(user: UserFolder, system: System, s
 def test_a_training_that_fails_is_an_error_though_the_launcher_succeeds(user: UserFolder, system_file: str) -> None:
     """`opt-baselines --local` drops the exit code of the training: nothing proves that it did its work."""
     user.recipe("eight", **{**EIGHT_MILLION, "options": {"model_size": "8m_mp1", "arguments": {"python": "false"}}})
-    user.test()
     result = user.run(f"--system={system_file}", "-n0", "-k", "eight")
     assert result.case.properties["verdict"] == "ERROR", result.text
     record = result.record("eight")

@@ -92,7 +92,6 @@ def launcher() -> Path:
 
 
 def test_a_small_model_learns(user: UserFolder, system_file: str) -> None:
-    user.test()
     result = user.run("--system", system_file, "--scale", "smoke", "-n0", "-k", "aws_torchrun_gpt3_126m")
     assert result.case.properties["verdict"] == "PASS", result.text
     record = result.record("aws_torchrun_gpt3_126m")
@@ -230,7 +229,6 @@ def test_the_script_that_it_writes_runs_on_our_nodes(version: str, user: UserFol
         "launched", engine="nemo_launcher", parallelism={"tensor": 2}, global_batch_size=8, steps=40, nodes=2,
         warm_up={"steps": 5}, options={"version": version, "training": "gpt3/126m"},
     )  # fmt: skip
-    user.test()
     with slurm_nodes():
         result = user.run("--system", "here.yaml", "--nodes", "4", "--nodes-per-run", "2", "-n0", "-k", "launched")
     assert [case.properties["verdict"] for case in result.cases.values()] == ["PASS", "PASS"], result.text

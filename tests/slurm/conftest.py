@@ -73,7 +73,7 @@ def slurm_is_up() -> None:
 
 @pytest.fixture(autouse=True)
 def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
-    """The nodes, all in service: a test that breaks one has them alone, and leaves them mended.
+    """The nodes, all in service: a test that breaks one has them alone and leaves them mended, and none leaves a job.
 
     A test with a Slurm of its own leaves them to others, and does not wait for them. All that break nodes are the first
     ones of a worker, which brings up a second Slurm for them; another worker may get one from it at the end.
@@ -82,6 +82,7 @@ def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
         yield
         return
     breaks = request.node.get_closest_marker("breaks_nodes") is not None
+    folder = request.getfixturevalue("pytester").path if "pytester" in request.fixturenames else HERE
     if breaks and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         second: OwnSlurm = request.getfixturevalue("breakable")
         with pytest.MonkeyPatch.context() as patch:
@@ -90,11 +91,19 @@ def nodes(request: pytest.FixtureRequest, slurm_is_up: None) -> Iterator[None]:
                 patch.setenv(name, second.up[name])
             yield
             Queue.mend()
+            leave_no_job(folder)
         return
     with slurm_nodes(alone=breaks):
         yield
         if breaks:
             Queue.mend()
+        leave_no_job(folder)
+
+
+def leave_no_job(user: Path) -> None:
+    """Wait until Slurm holds no job of any session in a user's folder."""
+    for session in user.glob("reports/*-*-*"):
+        Queue.wait_until_empty(session, 60)
 
 
 def wrap(user: UserFolder, name: str, *lines: str) -> None:

@@ -18,15 +18,12 @@ from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobIdentity, JobState
 from tests.conftest import UserFolder, Watch
 from tests.slurm.conftest import OwnSlurm, own_slurm, wrap
-from tests.slurm.test_ill_slurm import ONCE, TEST_ONLY
+from tests.slurm.test_ill_slurm import LONG, MODES, ONCE, SLURM, TEST_ONLY
 from tests.support.waiting import wait_until
 
 # Away from the ports of the other Slurms (17000 to 18999, 23000 to 24999); each worker of xdist may bring up one.
 PORTS = (11000, 13000, 15000, 19000, 21000, 25000, 27000, 29000)
 PORT = PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(PORTS)]
-SLURM = ("--cluster", "slurm", "-k", "tiny")
-MODES = {"session": ("--nodes", "1"), "run": ()}
-LONG: dict[str, Any] = {"steps": 300, "options": {"step_s": 0.03}, "time_limit": "00:10:00"}
 ENDLESS: dict[str, Any] = {"steps": 100_000, "time_limit": "00:10:00"}
 # Slow to close a job, by more than a run without an end is given.
 SLOW: dict[str, Any] = {"deadlines": {"hang_floor_s": 14.0, "hang_factor": 2.0}}
@@ -48,7 +45,6 @@ def slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
 def mine(user: UserFolder, slurm: OwnSlurm) -> UserFolder:
     user.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
     user.recipe(**LONG)
-    user.test()
     return user
 
 
@@ -119,9 +115,7 @@ def test_an_id_that_was_given_out_again_is_not_ours(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_is_done_needs_no_controller(
-    mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str
-) -> None:
+def test_a_finished_run_needs_no_controller(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch], mode: str) -> None:
     """All ranks have reported their end, so the run is judged while the controller is away."""
     mine.recipe(**LONG, **SLOW)
     process = mine.start(*SLURM, *MODES[mode])
@@ -129,8 +123,7 @@ def test_a_run_that_is_done_needs_no_controller(
     slurm.kill_controller()
     mine.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists(), timeout_s=120)
     slurm.mend()
-    result = mine.finish(process)
-    assert result.returncode == 0, result.text
+    result = mine.finish(process, code=0)
     assert result.record()["problem"] is None
     wait_until(lambda: not jobs_of(slurm, session))
 
@@ -153,15 +146,12 @@ def test_a_slow_epilog_costs_no_verdict(mine: UserFolder, slurm: OwnSlurm) -> No
     """Slurm closes the job after its epilog, long after the ranks have ended."""
     with endless_epilog(slurm):
         mine.recipe(**SLOW)
-        result = mine.run(*SLURM, timeout_s=300)
-        assert result.returncode == 0, result.text
+        mine.run(*SLURM, timeout_s=300, code=0)
         assert slurm.run("squeue", "--noheader", "--format=%T") == ["COMPLETING"]
 
 
 @pytest.mark.parametrize("accounting", ["0", "1"])
-def test_a_job_that_slurm_never_closes_has_ended(
-    accounting: str, slurm_is_up: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_never_closes_has_ended(accounting: str, slurm_is_up: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No further step can start in it, so nobody waits; sacct may show how it ended."""
     with own_slurm("ctld", PORT, NODES="1", GPUS="1", ACCOUNTING=accounting) as slurm, endless_epilog(slurm):
         monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
@@ -198,8 +188,7 @@ def test_a_site_that_rewrites_comments(mine: UserFolder, slurm: OwnSlurm, mode: 
     conf.write_text(f"{conf.read_text()}\nJobSubmitPlugins=lua\n")
     slurm.run("scontrol", "reconfigure")
     mine.recipe()
-    result = mine.run(*SLURM, *MODES[mode], timeout_s=300)
-    assert result.returncode == 0, result.text
+    result = mine.run(*SLURM, *MODES[mode], timeout_s=300, code=0)
     assert "does a job_submit plugin rewrite it?); it is known by its script" in result.text
     wait_until(lambda: not slurm.run("squeue", "--noheader"))
 
@@ -231,9 +220,7 @@ def test_the_node_that_failed_is_named(mine: UserFolder, slurm: OwnSlurm, watch:
     assert "power supply" in result.record()["problem"]["message"]
 
 
-def test_what_waits_is_launched_when_the_controller_is_back(
-    mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]
-) -> None:
+def test_waiting_runs_start_when_the_controller_is_back(mine: UserFolder, slurm: OwnSlurm, watch: type[Watch]) -> None:
     """No run is given up for a controller that is away, or that refuses everything at first."""
     (mine.path / "conftest.py").write_text(
         "from pytest_llmbench.session import schedule\nschedule.PAUSES_S, schedule.QUIET_S = (2.0, 15.0), 0.5\n"
@@ -246,8 +233,7 @@ def test_what_waits_is_launched_when_the_controller_is_back(
     mine.wait_for(lambda session: (session / "runs" / "tiny" / "record.json").exists(), timeout_s=120)
     time.sleep(8)
     slurm.mend()
-    result = mine.finish(process)
-    assert result.returncode == 0, result.text
+    result = mine.finish(process, code=0)
     assert [result.record(name)["problem"] for name in ("tiny", "tiny2")] == [None, None]
     wait_until(lambda: not jobs_of(slurm, session))
 
@@ -268,8 +254,7 @@ def test_a_job_whose_start_was_forgotten_is_made_again(mine: UserFolder, slurm: 
     controller = Forgetful(slurm)
     mine.wait_for(lambda session: watch.steps(session) > 3)
     controller.forget()
-    result = mine.finish(process)
-    assert result.returncode == 0, result.text
+    result = mine.finish(process, code=0)
     (why,) = result.record()["superseded"]
     # slurmd refuses the second start of a job that it still ends, and our own ranks do after that.
     assert why.startswith((f"started_again: Slurm started job {ours} a second time", f"job_lost: Slurm job {ours} "))
@@ -288,8 +273,7 @@ def test_a_job_that_slurm_forgot_is_made_again(mine: UserFolder, slurm: OwnSlurm
     controller.forget()
     session = mine.wait_for(lambda session: (session / "superseded" / "tiny.1" / "record.json").exists() and session)
     wait_until(lambda: bool(jobs_of(slurm, session)))
-    result = mine.finish(process)
-    assert result.returncode == 0, result.text
+    result = mine.finish(process, code=0)
     (why,) = result.record()["superseded"]
     assert why.startswith("job_lost: ")
     wait_until(lambda: not jobs_of(slurm, session))

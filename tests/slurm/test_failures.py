@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.conftest import ASLEEP, UserFolder, Watch
 from tests.slurm.conftest import Queue
+from tests.support.waiting import wait_until
 
 SLURM = ("--cluster", "slurm", "-k", "tiny")
 ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "00:10:00"}
@@ -29,10 +29,8 @@ ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "0
 )
 def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: tuple[str, ...], said: str) -> None:
     user.recipe(global_batch_size=4 * 99)
-    user.test()
     user.env["PATH"] = os.environ["PATH"]
-    planned = user.run(*SLURM, *options, "--plan", timeout_s=60)
-    assert planned.returncode == pytest.ExitCode.TESTS_FAILED
+    planned = user.run(*SLURM, *options, "--plan", timeout_s=60, code=pytest.ExitCode.TESTS_FAILED)
     assert "CANNOT RUN: Slurm refuses --nodes" in planned.text
     for message in (planned.text, user.run(*SLURM, *options, timeout_s=60).error):
         assert said in message
@@ -46,7 +44,6 @@ def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue],
     seconds = "from pytest_llmbench.cluster.slurm import full_queue\nfull_queue._MINUTE_S = 2.0\n"
     (user.path / "conftest.py").write_text(seconds)
     user.recipe()
-    user.test()
     busy = ("--nodelist=n8", "--exclusive")
     job = queue.run("sbatch", "--parsable", *busy, "--output=/dev/null", "--wrap=sleep 600").strip()
     try:
@@ -62,7 +59,6 @@ def test_a_job_waits_no_longer_than_it_may(user: UserFolder, queue: type[Queue],
 def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
     """`--llmbench-simulate` kills the rank of the last node, which is named as if nobody had simulated it."""
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     result = user.run(*SLURM, "--nodes", "2", "--llmbench-simulate", "lost-node@5")
     message = result.error
     assert "rank_died" in message
@@ -73,9 +69,8 @@ def test_a_simulated_fault_strikes_on_a_node(user: UserFolder) -> None:
 
 
 @pytest.mark.parametrize("mode", ["session", "run"])
-def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str) -> None:
+def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], mode: str) -> None:
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pid = watch.pid(session, "tiny", 1)
@@ -85,32 +80,24 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], queue: typ
     assert f"(pid {pid})" in message
     assert f"(pid {watch.pid(session, 'tiny', 0)})" not in message  # srun ended it, because of the other
     assert "the launcher says: srun: error: " in message  # and nothing that it says of healthy runs as well
-    queue.wait_until_empty(session, 30)
 
 
 def test_a_hung_rank_is_ended(user: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:
     """A stopped rank is named, its step is killed, and the nodes come back."""
     user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})
-    user.test()
     process = user.start(*SLURM, "--nodes", "2")
     session = user.wait_for(lambda session: watch.steps(session) > 3 and session)
     pid = watch.pid(session, "tiny", 1)
     os.kill(pid, signal.SIGSTOP)
     assert "(hang): no step for " in user.finish(process).error
     queue.wait_until_empty(session, 30)
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize(("mode", "how"), [("session", "scancel"), ("run", "scancel"), ("run", "requeue")])
-def test_a_job_ended_from_outside_is_said_so(
-    user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str, how: str
-) -> None:
+def test_a_job_ended_by_others(user: UserFolder, watch: type[Watch], queue: type[Queue], mode: str, how: str) -> None:
     """A job that somebody else cancels, or that an administrator renames and requeues, is an ERROR of the cluster."""
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     process = user.start(*SLURM, *(("--nodes", "2") if mode == "session" else ()))
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     (job_id,) = queue.jobs_of(session)
@@ -122,18 +109,15 @@ def test_a_job_ended_from_outside_is_said_so(
     message = user.finish(process).error
     assert f"Slurm job {job_id} ended as {'REQUEUED' if how == 'requeue' else 'CANCELLED'}" in message
     assert ("it was requeued" if how == "requeue" else "cancelled from outside") in message
-    queue.wait_until_empty(session, 30)
 
 
-def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder, queue: type[Queue]) -> None:
+def test_a_job_that_reaches_its_limit_is_said_so(user: UserFolder) -> None:
     """The limit given by --time ends the run, by our clock or by Slurm's, whichever is first."""
     user.recipe(**ENDLESS)
-    user.test()
     result = user.run(*SLURM, "--nodes", "1", "--time", "1")
     message = result.error
     assert "TIMEOUT" in message or "time limit of 00:01:00" in message
     assert "--time" in message
-    queue.wait_until_empty(result.session, 30)
 
 
 @pytest.mark.breaks_nodes
@@ -142,7 +126,6 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
     if os.geteuid() != 0:
         pytest.skip("only root can kill a node's daemon")
     user.recipe(**ENDLESS)
-    user.test()
     process = user.start(*SLURM, "--nodes", "2", "--slurm", "nodelist=n7,n8")
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
     base = Path(os.environ.get("LLMBENCH_SLURM", "/tmp/llmbench-slurm"))
@@ -155,7 +138,7 @@ def test_a_dead_node_is_named(user: UserFolder, watch: type[Watch], queue: type[
     queue.wait_until_empty(session, 120)
 
 
-def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue: type[Queue]) -> None:
+def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder) -> None:
     """A failing sacct costs nothing, as squeue shows how a job ended."""
     shim = user.path / "bin"
     shim.mkdir()
@@ -163,10 +146,7 @@ def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder, queue
     (shim / "sacct").chmod(0o755)
     user.env["PATH"] = f"{shim}:{os.environ['PATH']}"
     user.recipe()
-    user.test()
-    result = user.run(*SLURM)
-    assert result.returncode == 0, result.text
-    queue.wait_until_empty(result.session, 30)
+    user.run(*SLURM, code=0)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +161,6 @@ def test_nothing_is_left_behind(
     user: UserFolder, watch: type[Watch], queue: type[Queue], number: signal.Signals, mode: str, distribution: str
 ) -> None:
     user.recipe(**ENDLESS, nodes=2)
-    user.test()
     nodes = ("--nodes", "2") if mode == "session" else ()
     process = user.start(*SLURM, distribution, "-o", "llmbench_heartbeat_timeout=15", *nodes)
     session = user.wait_for(lambda session: watch.steps(session) > 1 and session)
@@ -191,7 +170,7 @@ def test_nothing_is_left_behind(
     queue.wait_until_empty(session, 60)
 
 
-def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder, queue: type[Queue]) -> None:
+def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder) -> None:
     """`-x` stops the session, and the runs that nobody waits for any more are cancelled."""
     user.recipe("bad", optimizer={"learning_rate": 1.0e39, "warmup_steps": 0})
     user.recipe("endless", **ENDLESS)
@@ -199,4 +178,3 @@ def test_the_first_failure_with_x_ends_the_other_runs(user: UserFolder, queue: t
     result = user.run("--cluster", "slurm", "--nodes", "2", "--nodes-per-run", "1", "-x", "-k", "bad or endless")
     assert result.cases["test_reference[bad-group1-learns]"].outcome == "error"
     assert result.record("endless-group1")["problem"]["kind"] == "session_ended"
-    queue.wait_until_empty(result.session, 30)

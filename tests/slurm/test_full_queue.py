@@ -32,30 +32,24 @@ def qos() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_jobs_beyond_a_limit_wait_for_others(
+def test_jobs_beyond_a_limit(
     user: UserFolder, queue: type[Queue], qos: Callable[[str], str], distribution: str
 ) -> None:
     """Of three runs one may be in the queue at a time: each gets its verdict by one job; the limit is named once."""
     names = ("one", "two", "three")
     for name in names:
         user.recipe(name)
-    user.test()
     words = ("--cluster", "slurm", "--slurm", f"qos={qos('MaxSubmitJobsPerUser=1')}", distribution)
-    result = user.run(*words, "-k", " or ".join(names))
-    assert result.returncode == 0, result.text
+    result = user.run(*words, "-k", " or ".join(names), code=0)
     assert result.text.count("Slurm takes no more jobs now (QOSMaxSubmitJobPerUserLimit)") == 1
     records = [result.record(name) for name in names]
     assert len({record["job_id"] for record in records}) == 3
     assert [record["superseded"] for record in records] == [[], [], []]
-    queue.wait_until_empty(result.session, 30)
 
 
 @pytest.mark.parametrize("nodes", [(), ("--nodes", "1")], ids=["a job a run", "held nodes"])
-def test_a_limit_that_lets_no_job_in_is_an_error(
-    user: UserFolder, qos: Callable[[str], str], nodes: tuple[str, ...]
-) -> None:
+def test_a_limit_of_no_job_is_an_error(user: UserFolder, qos: Callable[[str], str], nodes: tuple[str, ...]) -> None:
     user.recipe()
-    user.test()
     (user.path / "conftest.py").write_text(IMPATIENT)
     # The jobs of other tests are this user's as well, and the session would wait for their ends.
     wrap(user, "squeue", 'case " $* " in *" --user="*) exit 0;; esac')
@@ -73,12 +67,7 @@ def test_a_limit_that_lets_no_job_in_is_an_error(
         ("GrpSubmitJobs=0", "is 0, so none of its jobs is ever accepted"),
     ],
 )
-def test_a_job_that_is_too_large_for_its_qos_is_an_error(
-    user: UserFolder, queue: type[Queue], qos: Callable[[str], str], limit: str, why: str
-) -> None:
+def test_a_job_too_large_for_its_qos(user: UserFolder, qos: Callable[[str], str], limit: str, why: str) -> None:
     user.recipe(nodes=2)
-    user.test()
-    result = user.run("--cluster", "slurm", "--slurm", f"qos={qos(limit)}", "-k", "tiny")
-    assert result.returncode == 1, result.text
+    result = user.run("--cluster", "slurm", "--slurm", f"qos={qos(limit)}", "-k", "tiny", code=1)
     assert why in result.record()["problem"]["message"]
-    queue.wait_until_empty(result.session, 30)

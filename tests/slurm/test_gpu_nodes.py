@@ -28,14 +28,10 @@ def gpu_slurm(slurm_is_up: None) -> Iterator[OwnSlurm]:
             yield slurm
 
 
-def test_each_node_has_one_gpu_by_the_number_that_cuda_knows(gpu_slurm: OwnSlurm) -> None:
-    """Slurm numbers the GPU of every node 0; a rank sees the one that is its node's."""
+def test_a_rank_has_the_gpus_of_its_node_by_the_numbers_that_cuda_knows(gpu_slurm: OwnSlurm) -> None:
+    """Slurm numbers the GPU of every node 0; the node of partition `whole` has all by the machine's own numbers."""
     seen = gpu_slurm.run("srun", f"--nodes={GPUS}", "--gpus-per-node=1", "bash", "-c", SHOW)
     assert seen == ["n1 0", "n2 1", "n3 2"]
-
-
-def test_one_node_has_all_gpus(gpu_slurm: OwnSlurm) -> None:
-    """The node of partition `whole` has them by the machine's own numbers."""
     seen = gpu_slurm.run("srun", "--partition=whole", "--nodes=1", f"--gpus-per-node={GPUS}", "bash", "-c", SHOW)
     assert seen == ["g1 0,1,2"]
 

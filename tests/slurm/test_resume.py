@@ -14,6 +14,7 @@ from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 from tests.conftest import Result, UserFolder, steps_logged
 from tests.slurm.conftest import Queue, wrap
 from tests.slurm.test_ill_slurm import TEST_ONLY
+from tests.support.waiting import wait_until
 
 RUNS = ("a_first", "b_second", "c_third")
 OWN_JOBS = ("--cluster", "slurm", "--gpus-per-node", "0", "-o", "llmbench_max_runs=2", "-k", " or ".join(RUNS))
@@ -25,7 +26,6 @@ def three(user: UserFolder) -> UserFolder:
     """Three runs, of which two are long enough to be killed in their middle."""
     for name in RUNS:
         user.recipe(name, **({} if name == "a_first" else {"options": {"step_s": 0.1}, "steps": 80}))
-    user.test()
     return user
 
 
@@ -87,9 +87,7 @@ def test_running_and_finished_jobs_are_adopted(three: UserFolder, queue: type[Qu
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_an_end_in_order_cut_short_is_made_again(
-    three: UserFolder, queue: type[Queue], number: signal.Signals
-) -> None:
+def test_runs_cut_short_in_order_are_made_again(three: UserFolder, queue: type[Queue], number: signal.Signals) -> None:
     """Its jobs were cancelled. The new ones still train when the watchman of the first process looks for its own."""
     three.recipe("c_third", options={"step_s": 0.3}, steps=80)
     interrupted(three, number, *OWN_JOBS)
@@ -160,7 +158,4 @@ def test_no_sbatch_outlives_its_session(three: UserFolder, queue: type[Queue]) -
     wrap(three, "sbatch", TEST_ONLY, "echo $$ > pid; touch asked; exec sleep 300")
     killed(three, lambda _session: (three.path / "asked").exists(), *OWN_JOBS)
     pid = int((three.path / "pid").read_text())
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=20)

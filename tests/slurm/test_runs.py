@@ -13,12 +13,10 @@ SLURM = ("--cluster", "slurm")
 
 
 @pytest.mark.parametrize(("nodes", "distribution"), [(4, "-n0"), (2, "-n2")])
-def test_a_run_uses_the_nodes_asked_for(user: UserFolder, queue: type[Queue], nodes: int, distribution: str) -> None:
+def test_a_run_uses_the_nodes_asked_for(user: UserFolder, nodes: int, distribution: str) -> None:
     """`--nodes N` holds N nodes, every one of them trains, the XML names them, and the job is gone afterwards."""
     user.recipe()
-    user.test()
-    result = user.run(*SLURM, "--nodes", str(nodes), distribution, "-k", "tiny")
-    assert result.returncode == 0, result.text
+    result = user.run(*SLURM, "--nodes", str(nodes), distribution, "-k", "tiny", code=0)
     hosts = result.case.properties["hosts"].split(",")
     assert len(set(hosts)) == nodes
     record = result.record()
@@ -27,29 +25,24 @@ def test_a_run_uses_the_nodes_asked_for(user: UserFolder, queue: type[Queue], no
     assert f"--jobid={record['job_id']}" in record["command"]
     assert (result.session / "allocation" / f"{record['job_id']}_submission.sh").is_file()
     assert json.loads((result.session / "runs" / "tiny" / "job.json").read_text())["allocation"] == record["job_id"]
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder, queue: type[Queue]) -> None:
+def test_without_nodes_every_run_is_a_job_of_its_own(user: UserFolder) -> None:
     """Each run is submitted with the shape of its recipe, and its script is kept."""
     user.recipe("small")
     user.recipe("wide", nodes=2)
-    user.test()
-    result = user.run(*SLURM, "-k", "small or wide")
-    assert result.returncode == 0, result.text
+    result = user.run(*SLURM, "-k", "small or wide", code=0)
     small, wide = result.record("small"), result.record("wide")
     assert (len(small["hosts"]), len(wide["hosts"])) == (1, 2)
     assert small["job_id"] != wide["job_id"]
     script = (result.session / "runs" / "wide" / "logs" / f"{wide['job_id']}_submission.sh").read_text()
     assert "#SBATCH --nodes=2" in script
     assert "#SBATCH --exclusive" in script
-    queue.wait_until_empty(result.session, 30)
 
 
 def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue: type[Queue]) -> None:
     """Two pytest processes hold different nodes, and each cancels its own job only."""
     user.recipe(steps=40)
-    user.test()
     first = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--llmbench-run-dir", "reports/a")
     second = user.start(*SLURM, "--nodes", "4", "-k", "tiny", "--llmbench-run-dir", "reports/b")
     for process in (first, second):
@@ -68,14 +61,12 @@ def test_two_sessions_at_once_do_not_disturb_each_other(user: UserFolder, queue:
 def test_an_allocation_we_are_inside_is_used_and_left_alone(user: UserFolder, queue: type[Queue]) -> None:
     """Inside salloc, runs are steps of that job; pytest neither submits nor cancels anything."""
     user.recipe()
-    user.test()
     queue.run("salloc", "--nodes=2", "--exclusive", "--no-shell", "--job-name=outer")
     job_id = queue.run("squeue", "--noheader", "--name=outer", "--format=%i").split()[0]
     try:
         user.env |= {"SLURM_JOB_ID": job_id, "SLURM_JOB_NUM_NODES": "2"}
         user.env |= {"SLURM_NTASKS": "7", "SLURM_CPU_BIND": "nonsense"}  # as a job's own environment would be
-        result = user.run("-k", "tiny")
-        assert result.returncode == 0, result.text
+        result = user.run("-k", "tiny", code=0)
         record = result.record()
         assert (record["cluster"], record["job_id"], len(record["hosts"])) == ("slurm", job_id, 2)
         assert queue.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T").strip() == "RUNNING"
@@ -88,21 +79,18 @@ def test_an_allocation_we_are_inside_is_used_and_left_alone(user: UserFolder, qu
         queue.run("scancel", job_id)
 
 
-def test_pytest_may_itself_be_a_step(user: UserFolder, queue: type[Queue]) -> None:
+def test_pytest_may_itself_be_a_step(user: UserFolder) -> None:
     """Started by srun inside a job, where new steps need --overlap and memory of their own, it works the same."""
     user.recipe()
-    user.test()
     command = ["srun", "--nodes=1", "--ntasks=1", "--exclusive", f"--chdir={user.path}", *user.command("-k", "tiny")]
     done = subprocess.run(command, env=user.environment, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert user.session is not None
-    queue.wait_until_empty(user.session, 30)
 
 
 def test_asking_for_gpus_that_torch_cannot_use_is_an_error(user: UserFolder) -> None:
     user.recipe(**TORCH)
-    user.test()
     result = user.run(*SLURM, "--nodes", "1", "--gpus-per-node", "1", "-k", "tiny")
     assert result.case.outcome == "error"
     assert result.case.properties["verdict"] == "ERROR"
@@ -125,15 +113,13 @@ def options(*, held: bool) -> tuple[str, ...]:
 
 
 @HELD_OR_OWN
-def test_further_runs_decide(user: UserFolder, queue: type[Queue], *, held: bool) -> None:
+def test_further_runs_decide(user: UserFolder, *, held: bool) -> None:
     """Each is a step of the same job, or a job of its own, and all are judged together."""
     # 1,280 words/s by its log. Runs may differ by 15 %: one does not decide on half of that, and two do. A step is so
     # long that a busy machine does not double it.
     bound = speed(at_least="640 words/s", between_runs="15 %") | {"runs": 3}
     user.recipe(nodes=2, steps=60, options={"logged_s": 0.2}, references=[bound])
-    user.test()
-    result = user.run(*options(held=held), "--llmbench-inconclusive", "rerun")
-    assert result.returncode == 0, result.text
+    result = user.run(*options(held=held), "--llmbench-inconclusive", "rerun", code=0)
     told = result.case.properties
     runs = told["runs"].split(",")
     assert runs == ["tiny", *(f"tiny-repeat{number}" for number in range(2, len(runs) + 1))]
@@ -146,32 +132,27 @@ def test_further_runs_decide(user: UserFolder, queue: type[Queue], *, held: bool
     assert [record["look"] for record in records] == [0, 1, 2, 2][: len(runs)]
     assert all(len(set(record["hosts"])) == 2 for record in records)
     assert len({record["job_id"] for record in records}) == (1 if held else len(runs))
-    queue.wait_until_empty(result.session, 30)
 
 
 @HELD_OR_OWN
-def test_a_decided_run_ends_early(user: UserFolder, queue: type[Queue], *, held: bool) -> None:
+def test_a_decided_run_ends_early(user: UserFolder, *, held: bool) -> None:
     """The session's word reaches the ranks of both nodes, which end after the same step and give the nodes back."""
     user.recipe(nodes=2, steps=120, options={"step_s": 0.1}, references=[speed(at_least="0.01 words/s")])
-    user.test()
-    result = user.run(*options(held=held), "--llmbench-early-verdict")
-    assert result.returncode == 0, result.text
+    result = user.run(*options(held=held), "--llmbench-early-verdict", code=0)
     assert result.case.properties["verdict"] == "PASS"
     record = result.record()
     assert len(record["steps"]) < 120
     assert len({rank["host"] for rank in record["rank_info"]}) == 2
     assert {(rank["asked_to_end"], rank["end_steps"]) for rank in record["rank_info"]} == {(True, len(record["steps"]))}
     assert (record["early"]["look"], record["early"]["done"]) == (record["early"]["looks"][-1], len(record["steps"]))
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) -> None:
+def test_every_recipe_runs_on_every_group(user: UserFolder) -> None:
     """Groups are disjoint and busy at the same time; the node that is in none is named wherever one looks."""
     for name in ("one", "two"):
         user.recipe(name)
     user.test()
-    result = user.run(*SLURM, "--nodes", "5", "--nodes-per-run", "2", "-n2", "-k", "one or two")
-    assert result.returncode == 0, result.text
+    result = user.run(*SLURM, "--nodes", "5", "--nodes-per-run", "2", "-n2", "-k", "one or two", code=0)
     records = {key: result.record(key) for key in ("one-group1", "one-group2", "two-group1", "two-group2")}
     assert set(result.cases) == {f"test_reference[{key}-learns]" for key in records}
 
@@ -190,7 +171,6 @@ def test_every_recipe_runs_on_every_group(user: UserFolder, queue: type[Queue]) 
     assert left
     assert left not in groups[0] | groups[1]
     assert f"NOT TESTED, too few nodes for another run: {left}" in result.text
-    queue.wait_until_empty(result.session, 30)
 
 
 def test_the_first_run_has_the_cluster_to_itself(user: UserFolder) -> None:

@@ -154,24 +154,21 @@ def test_the_bad_node_is_named_and_training_avoids_it(user: UserFolder, queue: t
     assert line.startswith(BAD)
     assert f"scontrol update nodename={BAD} state=drain" in result.text
     assert "drain" not in queue.run("sinfo", "--noheader", "--format=%T")
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder, queue: type[Queue]) -> None:
+def test_a_node_in_quarantine_is_not_asked_for(user: UserFolder) -> None:
     (user.path / "bad.txt").write_text(f"{BAD}  # broken\n")
     user.test(CHECKS.format(checks='"limits"'))
     user.recipe()
     options = ["--cluster", "slurm", "--gpus-per-node", "0", "--quarantine", "bad.txt", "-n0"]
-    result = user.run(*options, "--nodes", "7", "-k", "fit")
-    assert result.returncode == 0, result.text
+    result = user.run(*options, "--nodes", "7", "-k", "fit", code=0)
     hosts = [case.properties["host"] for name, case in sorted(result.cases.items()) if "slot" in name]
     assert hosts == [node for node in NODES if node != BAD]
     refused = user.run(*options, "--nodes", "8", "-k", "fit")
     assert {case.outcome for case in refused.cases.values()} == {"error"}
-    queue.wait_until_empty(result.session, 30)
 
 
-def test_a_hang_names_the_rank_and_the_phase(user: UserFolder, queue: type[Queue]) -> None:
+def test_a_hang_names_the_rank_and_the_phase(user: UserFolder) -> None:
     """A rank that stops for good in the middle of a collective: the others are ended, the node is named."""
     system = {
         "setup": on_bad(f"export PYTHONPATH={SLOW_LINK} LINK_STOPS=1"),
@@ -182,7 +179,6 @@ def test_a_hang_names_the_rank_and_the_phase(user: UserFolder, queue: type[Queue
     case = result.cases["test_fit[all_reduce]"]
     assert case.outcome == "error"
     assert BAD in case.message
-    queue.wait_until_empty(result.session, 30)
 
 
 def test_a_busy_node_is_waited_for(user: UserFolder, queue: type[Queue]) -> None:
@@ -199,6 +195,5 @@ def test_a_busy_node_is_waited_for(user: UserFolder, queue: type[Queue]) -> None
         assert process.poll() is None
     finally:
         queue.run("scancel", job.strip())
-    result = user.finish(process)
-    assert result.returncode == 0, result.text
+    result = user.finish(process, code=0)
     assert {case.properties["host"] for case in result.cases.values()} == set(NODES)

@@ -40,19 +40,16 @@ def test_names_only_come() -> None:
     assert recorded == sorted(api.__all__), f"record new names in {RECORDED}; a name that was there stays"
 
 
-def test_ranks_need_no_pytest_for_it() -> None:
-    code = (
-        "import sys; from pytest_llmbench.api import RankContext, StepLog, ProbeLog; "
-        "assert not {'pytest', 'submitit', 'pytest_llmbench.engines.base'} & set(sys.modules), sorted(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_an_engine_or_a_check_of_others_needs_no_pytest_on_nodes() -> None:
-    code = (
-        "import sys; from pytest_llmbench.api import InProcess, External, HostCheck, Probe, Report, LogReader; "
-        "assert not {'pytest', 'submitit'} & set(sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("names", "unneeded"),
+    [
+        ("RankContext, StepLog, ProbeLog", {"pytest", "submitit", "pytest_llmbench.engines.base"}),
+        ("InProcess, External, HostCheck, Probe, Report, LogReader", {"pytest", "submitit"}),
+    ],
+    ids=["ranks", "engines and checks"],
+)
+def test_nodes_need_no_pytest_for_it(names: str, unneeded: set[str]) -> None:
+    code = f"import sys; from pytest_llmbench.api import {names}; assert not {unneeded} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -109,9 +109,7 @@ def test_nothing_is_above_its_ceiling(capsys: pytest.CaptureFixture[str]) -> Non
     assert ceiling.main() == 0, capsys.readouterr().out
 
 
-def test_an_area_above_its_ceiling_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_area_above_its_limit_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One option more than allowed fails, and the table shows which number it is."""
     ceiling = load("ceiling")
     allowed = tomllib.loads((CHECKOUT / "tools" / "ceiling.toml").read_text(encoding="utf-8"))

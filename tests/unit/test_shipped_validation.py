@@ -15,6 +15,7 @@ from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import Reading
 from pytest_llmbench.judging.references import applies, missed
+from tests.conftest import known
 
 SYSTEMS = {system.name: system for system in (load_system(str(path), []) for path in shipped("systems").glob("*.yaml"))}
 
@@ -52,8 +53,7 @@ ALL = [
 
 def _reading(system: System, reference: Reference, quantity: Quantity) -> Reading:
     """A reading on just the machine that a reference is for."""
-    machine = reference.applies_to
-    assert machine is not None
+    machine = known(reference.applies_to)
     return Reading(
         statistic=reference.statistic, value=quantity.value, unit=quantity.unit, nodes=machine.nodes or 1,
         gpus=machine.gpus or system.gpus_per_node or 0,
@@ -69,8 +69,7 @@ def test_the_bounds_are_those_published() -> None:
     """Each number at its size and number of nodes; none is missing, and none is there besides."""
     found = []
     for system, check, reference in _references():
-        machine = reference.applies_to
-        assert machine is not None
+        machine = known(reference.applies_to)
         bound = reference.threshold.removeprefix(">= ")
         found.append((check, reference.statistic, str(machine.nodes or ""), system.name, bound))
     assert sorted(found) == sorted(tuple(row.values()) for row in rows("bounds"))
@@ -120,8 +119,7 @@ def test_a_bound_fails_what_is_below_it_there_alone(system: System, check: str, 
     assert found(_reading(system, reference, bound)) == []
     assert found(low) == [reference.name]
     assert found(low, gpu="NVIDIA L4") == []
-    machine = reference.applies_to
-    assert machine is not None
+    machine = known(reference.applies_to)
     if machine.system is not None:
         assert found(low, name="elsewhere") == []
     if machine.nodes is not None:

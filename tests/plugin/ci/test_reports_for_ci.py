@@ -27,7 +27,6 @@ def ci(user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> UserFolder:
     log = log_at_hand(user, "cut", references=[LEARNS]) / "run.log"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[: len(lines) // 2]))
-    user.test()
     ini = user.path / "pytest.ini"
     ini.write_text(ini.read_text().replace("llmbench_require_verdict = no\n", ""))
     return user
@@ -94,9 +93,7 @@ def test_a_family_that_was_asked_for_keeps_its_attributes(ci: UserFolder) -> Non
         ([{**FAST, "applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8}}], "tiny", "nothing_judged", 10, 10),
     ],
 )
-def test_the_verdict_is_one_word(
-    ci: UserFolder, references: list[Any], args: str, word: str, usual: int, detailed: int
-) -> None:
+def test_the_one_word(ci: UserFolder, references: list[Any], args: str, word: str, usual: int, detailed: int) -> None:
     """The worst that is true of the session; an exit code of its own for each on request."""
     result = judged(ci, *references, args=("-k", args))
     told = verdict(result)
@@ -117,6 +114,7 @@ def test_a_clause_that_was_not_judged_is_incomplete(ci: UserFolder) -> None:
 
 
 def test_a_session_that_another_test_fails_is_no_pass(ci: UserFolder) -> None:
+    ci.test()
     ci.test("def test_other():\n    assert False\n", "test_other.py")
     result = judged(ci, FAST, args=())
     assert (verdict(result)["verdict"], result.returncode) == ("broken", 1)

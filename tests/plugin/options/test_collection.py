@@ -22,9 +22,7 @@ def pytest_sessionfinish():
 """
 
 
-def test_the_suites_are_collected_without_their_engines(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_the_suites_collect_without_engines(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """All recipes with all references; neither torch nor submitit is imported for it."""
     (tmp_path / "watcher.py").write_text(WATCHER)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}

@@ -50,8 +50,7 @@ def test_a_conftest_brings_engines_and_checks(user: UserFolder, site: Path, more
     """The user's `conftest.py` returns both; nothing announces them."""
     install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, {})
     user.test(CONFTEST, "conftest.py")
-    result = user.run("--cluster", "local", *more)
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", *more, code=0)
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
     assert set(result.cases) == CASES
 
@@ -68,8 +67,7 @@ def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -
         "pytest_llmbench.systems": {"acme": "acme.systems", "lost": "acme.lost"},
     }
     install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, {**ENTRIES, **folders})
-    result = user.run("--system", "acme_rack", "-k", "words")
-    assert result.returncode == 0, result.text
+    result = user.run("--system", "acme_rack", "-k", "words", code=0)
     assert "racks of acme" in result.text
     assert "llmbench: left out: folder of systems 'lost' of acme 1.0 (acme.lost) cannot be imported" in result.text
     words = (site / "acme" / "recipes" / "words.yaml").read_text()
@@ -79,8 +77,7 @@ def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -
     assert "unknown recipe 'words'" in refused.text
     assert f"{why}recipe words: unknown engine 'uninstalled'; legal: counting, " in refused.text
     user.test("def test_fit(health):\n    assert not health.faults\n")
-    result = user.run("--system", "acme_rack", "-k", "limits")
-    assert result.returncode == 0, result.text
+    result = user.run("--system", "acme_rack", "-k", "limits", code=0)
     assert f"llmbench: left out: {why}" in result.text
 
 
@@ -99,9 +96,7 @@ def pytest_llmbench_session_report(session, config):
 
 
 @pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_reports_of_others_are_made_whatever_one_of_them_does(
-    user: UserFolder, site: Path, more: tuple[str, ...]
-) -> None:
+def test_one_report_of_others_that_breaks_stops_no_other(user: UserFolder, site: Path, more: tuple[str, ...]) -> None:
     """A package brings engine, check and reports. One that fails is named, costs no verdict, and is no success."""
     reports = {"pytest_llmbench.reports": {"bad": "acme_reports:bad", "good": "acme_reports:good"}}
     modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_reports": REPORTS}
@@ -140,13 +135,10 @@ def test_a_statistic_that_breaks_makes_its_run_an_error(user: UserFolder, site: 
 @pytest.mark.parametrize(
     ("wanted", "more"), [("cores", ()), ("words", ()), ("words", ("-n", "1")), ("cores", ("--plan",))]
 )
-def test_a_session_that_needs_what_cannot_be_used_is_refused(
-    user: UserFolder, site: Path, wanted: str, more: tuple[str, ...]
-) -> None:
+def test_a_session_that_needs_it_is_refused(user: UserFolder, site: Path, wanted: str, more: tuple[str, ...]) -> None:
     broken = "import acme_lost\n"
     install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
-    result = user.run("--cluster", "local", "-k", wanted, *more)
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    result = user.run("--cluster", "local", "-k", wanted, *more, code=pytest.ExitCode.USAGE_ERROR)
     assert "of acme 1.0" in result.text
     assert "cannot be imported: ModuleNotFoundError: No module named 'acme_lost'; repair or uninstall it" in result.text
     assert "Traceback" not in result.text
@@ -166,8 +158,7 @@ def test_functions_that_only_this_folder_has_are_refused_before_anything_is_subm
     """Pytest imports modules beside its conftest files; ranks on nodes do not."""
     for name, source in (("acme_counting.py", COUNTING), ("acme_cores.py", CORES), ("conftest.py", CONFTEST)):
         user.test(source, name)
-    result = user.run("--cluster", "local", "-k", wanted, *more)
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    result = user.run("--cluster", "local", "-k", wanted, *more, code=pytest.ExitCode.USAGE_ERROR)
     assert f"{who}: the nodes could not import its function 'acme_{who.split()[1]}:" in result.text
     assert "ModuleNotFoundError: No module named 'acme_" in result.text
     assert "install its package on the nodes, or put it into a folder that they share" in result.text
@@ -180,7 +171,6 @@ def test_functions_that_only_this_folder_has_are_refused_before_anything_is_subm
 def test_a_session_that_does_not_need_it_says_so_and_goes_on(user: UserFolder, site: Path) -> None:
     broken = "import acme_lost\n"
     install(site, "acme", {"acme_counting": broken, "acme_cores": broken}, ENTRIES)
-    result = user.run("--cluster", "local", "-k", "limits")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "-k", "limits", code=0)
     for what in ("engine 'counting'", "check 'cores'"):
         assert f"llmbench: left out: {what} of acme 1.0" in result.text

@@ -40,8 +40,7 @@ def toy(user: UserFolder) -> tuple[str, ...]:
 
 def test_what_the_document_says_of_175b_is_impossible_on_8_nodes(user: UserFolder) -> None:
     user.test()
-    result = user.run(*AZURE, "--nodes", "8", "--junitxml", "j.xml")
-    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    result = user.run(*AZURE, "--nodes", "8", "--junitxml", "j.xml", code=pytest.ExitCode.INTERRUPTED)
     sentence = (
         f"opt175b-azure_200k: {NEEDS}, 10.8 times the published peak of 64 × A100-SXM4-80GB (19.97 PFLOP/s, bf16): "
         f"{TAKES}"
@@ -55,20 +54,26 @@ def test_what_the_document_says_of_175b_is_impossible_on_8_nodes(user: UserFolde
     assert result.found is None
 
 
-def test_on_128_nodes_it_is_a_warning(user: UserFolder) -> None:
-    """Shown once, and no error although this folder's ini file turns warnings into errors."""
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((*AZURE, "--nodes", "128"), f"opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak"),
+        ((*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100"),
+         "recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"),
+    ],
+    ids=["a bold threshold", "a run that may not end in time"],
+)  # fmt: skip
+def test_a_session_warns_once(user: UserFolder, options: tuple[str, ...], words: str) -> None:
+    """No error, although this folder's ini file turns warnings into errors; the run takes 94 minutes at the peak."""
     user.test(TWO_TESTS)
-    result = user.run(*AZURE, "--nodes", "128", "--collect-only")
-    assert result.returncode == 0, result.text
-    assert result.text.count(f"FeasibilityWarning: opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak") == 1
+    result = user.run(*options, "--collect-only", code=0)
+    assert result.text.count(f"FeasibilityWarning: {words}") == 1
 
 
 @pytest.mark.parametrize(("nodes", "word", "code"), [("8", "CANNOT BE MET", 1), ("128", "WARNING", 0)])
 def test_a_plan_says_what_it_would_take(user: UserFolder, nodes: str, word: str, code: int) -> None:
     """The whole plan is printed; it fails where a test that is left cannot be met."""
-    user.test()
-    result = user.run(*AZURE, "--nodes", nodes, "--plan")
-    assert result.returncode == code, result.text
+    result = user.run(*AZURE, "--nodes", nodes, "--plan", code=code)
     assert "  feasibility: at most " in result.text
     assert f"  {word}: opt175b-azure_200k: {NEEDS}" in result.text
     assert TAKES in result.text
@@ -76,28 +81,15 @@ def test_a_plan_says_what_it_would_take(user: UserFolder, nodes: str, word: str,
     assert "FeasibilityWarning" not in result.text
 
 
-def test_a_session_warns_of_a_run_that_may_not_end_in_time(user: UserFolder) -> None:
-    """Once, as of a bold threshold: 94 minutes at the peak, 236 as expected."""
-    user.test(TWO_TESTS)
-    result = user.run(*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100", "--collect-only")
-    assert result.returncode == 0, result.text
-    words = "FeasibilityWarning: recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"
-    assert result.text.count(words) == 1
-
-
 def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> None:
     """The plan still shows what the recipe's thresholds would take."""
-    user.test()
-    result = user.run(*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--plan")
-    assert result.returncode == 0, result.text
+    result = user.run(*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--plan", code=0)
     assert "CANNOT BE MET: opt175b-azure_200k" in result.text
 
 
 def test_another_machine_smoke_and_cpus_have_no_finding(user: UserFolder) -> None:
-    user.test()
     for options in (("--system", "H200"), ("--scale", "smoke"), ("--gpus-per-node", "0")):
-        result = user.run(*AZURE, "--nodes", "8", *options, "--collect-only")
-        assert result.returncode == 0, result.text
+        result = user.run(*AZURE, "--nodes", "8", *options, "--collect-only", code=0)
         assert "A100-SXM4-80GB (" not in result.text
 
 
@@ -108,8 +100,7 @@ def test_other_tests_go_on_where_that_is_asked_for(user: UserFolder, toy: tuple[
     user.test(TWO_TESTS)
     user.test(PLAIN, "test_plain.py")
     options = ["-k", "tiny or plain", distribution, "--continue-on-collection-errors", "--junitxml", "j.xml"]
-    result = user.run(*toy, *options)
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    result = user.run(*toy, *options, code=pytest.ExitCode.TESTS_FAILED)
     assert "1 passed" in result.text
     assert "2 errors" in result.text
     cases = read_junit(user.path / "j.xml")
@@ -124,28 +115,23 @@ def test_what_is_deselected_is_not_held_against_anybody(user: UserFolder, toy: t
     user.recipe("possible", **TORCH, references=asks(10))
     user.recipe("impossible", **TORCH, references=asks(200))
     user.test()
-    chosen = user.run(*toy, "-k", "tiny-fast or possible-fast and not impossible", "--collect-only")
-    assert chosen.returncode == 0, chosen.text
+    user.run(*toy, "-k", "tiny-fast or possible-fast and not impossible", "--collect-only", code=0)
     (user.path / "conftest.py").write_text(
         "import pytest\n\n@pytest.hookimpl(wrapper=True)\ndef pytest_collection_modifyitems(items):\n"
         "    yield\n    items[:] = [item for item in items if '[possible' in item.name]\n"
     )
-    late = user.run(*toy, "--collect-only")
-    assert late.returncode == 0, late.text
+    user.run(*toy, "--collect-only", code=0)
     (user.path / "conftest.py").unlink()
-    everything = user.run(*toy, "--collect-only")
-    assert everything.returncode == pytest.ExitCode.INTERRUPTED, everything.text
+    everything = user.run(*toy, "--collect-only", code=pytest.ExitCode.INTERRUPTED)
     assert "test_reference[possible-fast]" not in everything.text.partition("ERRORS")[2]
 
 
 def test_whoever_wants_warnings_to_be_errors_gets_one(user: UserFolder, toy: tuple[str, ...]) -> None:
     """`-W error` on the command line is obeyed, as an error of collection and no crash."""
     user.recipe(**TORCH, references=asks(90))
-    user.test()
     options = ["-k", "tiny", "--collect-only"]
     assert user.run(*toy, *options).returncode == 0
-    result = user.run(*toy, *options, "-W", "error")
-    assert result.returncode == pytest.ExitCode.INTERRUPTED, result.text
+    result = user.run(*toy, *options, "-W", "error", code=pytest.ExitCode.INTERRUPTED)
     assert "90 % of the published peak" in result.text.partition("ERRORS")[2]
     assert "INTERNALERROR" not in result.text
 
@@ -153,7 +139,6 @@ def test_whoever_wants_warnings_to_be_errors_gets_one(user: UserFolder, toy: tup
 def test_workers_warn_once(user: UserFolder, toy: tuple[str, ...]) -> None:
     """Both collect the test; the run itself cannot be tried here, for a reason that needs no GPU."""
     user.recipe(**TORCH, references=asks(90), micro_batch_size=3)
-    user.test()
     result = user.run(*toy, "-k", "tiny", "-n2")
     assert result.text.count("FeasibilityWarning: tiny-fast: >= ") == 1
     assert "1 warning" in result.text
@@ -167,7 +152,6 @@ def test_a_plan_names_runs_that_are_too_short_to_decide(
     user: UserFolder, toy: tuple[str, ...], steps: int, scale: str, short: bool
 ) -> None:
     user.recipe(steps=steps, references=asks(1))
-    user.test()
     result = user.run(*toy, "--plan", "--scale", scale)
     told = (
         f"TOO SHORT: {steps - 2} steps after the warm-up will hardly decide on fast: give the recipe at least 22 steps"

@@ -43,8 +43,7 @@ def left(folder: Path) -> set[str]:
 def test_a_session_without_benchmarks_shows_and_leaves_nothing(user: UserFolder, distribution: str) -> None:
     """No line of ours, no reports folder, no report; fixtures and parameters named like ours are their owners'."""
     user.test(STRANGERS)
-    result = user.run(distribution)
-    assert result.returncode == 0, result.text
+    result = user.run(distribution, code=0)
     assert "6 passed" in result.text
     assert "llmbench" not in result.text.replace("plugins: llmbench-", "").replace("no:llmbench", "")
     assert "generated xml" not in result.text
@@ -53,8 +52,7 @@ def test_a_session_without_benchmarks_shows_and_leaves_nothing(user: UserFolder,
 
 def test_their_own_report_is_as_it_was(user: UserFolder) -> None:
     user.test("def test_other(): pass\n")
-    result = user.run("-n0", "--junitxml=mine.xml")
-    assert result.returncode == 0, result.text
+    user.run("-n0", "--junitxml=mine.xml", code=0)
     assert "llmbench" not in (user.path / "mine.xml").read_text()
     assert left(user.path) == {"mine.xml"}
 
@@ -71,9 +69,7 @@ def test_their_own_report_is_as_it_was(user: UserFolder) -> None:
 def test_looking_leaves_nothing(user: UserFolder, options: str, shown: str) -> None:
     """What only shows something runs nothing and writes nothing, with tests of ours, too."""
     user.recipe()
-    user.test()
-    result = user.run("--cluster", "local", "-k", "tiny", *options.split())
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "-k", "tiny", *options.split(), code=0)
     assert left(user.path) == set()
     assert shown in result.text
 
@@ -87,8 +83,7 @@ def test_without_the_plugin_pytest_is_clean(user: UserFolder) -> None:
     assert "fixture 'run' not found" in result.text
     assert "llmbench" not in user.run("-p", "no:llmbench", "--help").text
     assert "recipe(" not in user.run("-p", "no:llmbench", "--markers").text
-    unknown = user.run("-p", "no:llmbench", "--scale", "smoke")
-    assert unknown.returncode == pytest.ExitCode.USAGE_ERROR
+    unknown = user.run("-p", "no:llmbench", "--scale", "smoke", code=pytest.ExitCode.USAGE_ERROR)
     assert "unrecognized arguments: --scale" in unknown.text
     user.test("import pytest\n\n@pytest.mark.recipe('tiny')\ndef test_ours(run): pass\n")
     marked = user.run("-p", "no:llmbench", "-n0")
@@ -96,8 +91,9 @@ def test_without_the_plugin_pytest_is_clean(user: UserFolder) -> None:
     assert left(user.path) == set()
 
 
-@pytest.mark.parametrize("plugin", ["junitxml", "terminal", "terminalreporter", "xdist", "benchmark", "faulthandler"])
+@pytest.mark.parametrize("plugin", ["junitxml", "terminal", "terminalreporter", "faulthandler"])
 def test_other_plugins_may_be_missing(user: UserFolder, plugin: str) -> None:
+    """Without xdist and pytest-benchmark, see the tests of evidence."""
     user.test("def test_other(): pass\n")
     result = user.run("-p", f"no:{plugin}")
     assert "Traceback" not in result.text

@@ -85,8 +85,7 @@ def test_a_session_without_our_tests_imports_nothing_heavy(user: UserFolder, dis
     on_this_machine(user)
     user.test(NOT_OURS)
     user.test(WATCHER, "conftest.py")
-    result = user.run_new(distribution)
-    assert result.returncode == 0, result.text
+    result = user.run_new(distribution, code=0)
     assert "llmbench:" not in result.text
     assert result.found is None
     found = imported(user)
@@ -101,8 +100,7 @@ def test_what_was_asked_for_begins_at_once(user: UserFolder) -> None:
     (user.path / "contract.yaml").write_text("'1': test_only_marked\n'2': test_nowhere\n")
     with (user.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_require = contract.yaml\n")
-    result = user.run_new()
-    assert result.returncode == 1, result.text
+    result = user.run_new(code=1)
     assert re.search(r"^1 +PASS", result.text, re.MULTILINE)
     assert re.search(r"^2 +INCOMPLETE", result.text, re.MULTILINE)
     assert "pytest_llmbench.plugin.bench" in imported(user)["alone"]
@@ -131,15 +129,14 @@ def test_a_fixture_that_is_named_only_in_another_is_an_error(user: UserFolder, f
     """At collection such a test looks like somebody else's, so no session of ours has begun."""
     on_this_machine(user)
     user.test(IN_A_FIXTURE.replace("FIXTURE", fixture))
-    result = user.run("-n0")
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED
+    result = user.run("-n0", code=pytest.ExitCode.TESTS_FAILED)
     assert "not in getfixturevalue" in result.text
     assert "1 error" in result.text
     assert result.found is None
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_conftest_lends_without_an_option(
+def test_a_conftest_lends_by_itself(
     user: UserFolder, tmp_path_factory: pytest.TempPathFactory, distribution: str
 ) -> None:
     on_this_machine(user)
@@ -150,8 +147,7 @@ def test_a_conftest_lends_without_an_option(
     user.test("import acme_counting\n\ndef pytest_llmbench_engines():\n    return [acme_counting.Counting()]\n",
               "conftest.py")  # fmt: skip
     user.test("def test_it(run):\n    assert run.record.steps\n")
-    result = user.run(distribution)
-    assert result.returncode == 0, result.text
+    result = user.run(distribution, code=0)
     assert result.case.properties["verdict"] == "PASS"
 
 

@@ -42,20 +42,17 @@ def test_pytest_replay_keeps_its_option(beside_replay: UserFolder, distribution:
 def test_our_replay_has_a_name_of_its_own(beside_replay: UserFolder, distribution: str) -> None:
     """`--llmbench-replay` judges logs where `--replay` is pytest-replay's, and the header says so."""
     beside_replay.test()
-    ran = beside_replay.run(distribution, "-k", "tiny", "--cluster", "local", "--llmbench-run-dir", "reports")
-    assert ran.returncode == 0, ran.text
+    ran = beside_replay.run(distribution, "-k", "tiny", "--cluster", "local", "--llmbench-run-dir", "reports", code=0)
     assert "llmbench: --replay belongs to another plugin" in ran.text or distribution == "-n2"
     logs = ran.session.rename(beside_replay.path / "logs")
-    replayed = beside_replay.run(distribution, "-k", "tiny", f"--llmbench-replay={logs}")
-    assert replayed.returncode == 0, replayed.text
+    replayed = beside_replay.run(distribution, "-k", "tiny", f"--llmbench-replay={logs}", code=0)
     assert replayed.case.properties["verdict"] == "PASS"
 
 
 @pytest.mark.parametrize("looking", ["--version", "--help", "--collect-only"])
 def test_looking_works_beside_pytest_replay(beside_replay: UserFolder, looking: str) -> None:
     beside_replay.test("def test_one(): pass\n")
-    result = beside_replay.run(looking)
-    assert result.returncode == 0, result.text
+    result = beside_replay.run(looking, code=0)
     assert ("--llmbench-replay=[as-recorded:]DIR" in result.text) == (looking == "--help")
 
 
@@ -68,8 +65,7 @@ def test_whoever_comes_later_keeps_an_option(user: UserFolder, distribution: str
     if place == "late.py":
         user.env = {"PYTEST_PLUGINS": "late", "PYTHONPATH": str(user.path)}
     given = ("--nodes", "7", "--llmbench-nodes", "1", "--cluster", "local")
-    result = user.run(distribution, "-k", "tiny or theirs", *given)
-    assert result.returncode == 0, result.text
+    result = user.run(distribution, "-k", "tiny or theirs", *given, code=0)
     assert "2 passed" in result.text
     assert "llmbench: --nodes belongs to another plugin or conftest.py: write --llmbench-nodes" in result.text
 
@@ -77,11 +73,9 @@ def test_whoever_comes_later_keeps_an_option(user: UserFolder, distribution: str
 def test_a_conftest_may_load_the_plugin(user: UserFolder) -> None:
     """Without entry points, `pytest_plugins` in a conftest file brings all options in both forms."""
     user.recipe()
-    user.test()
     user.env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     (user.path / "conftest.py").write_text('pytest_plugins = ["pytest_llmbench.plugin"]\n')
-    result = user.run("-k", "tiny", "--cluster", "local", "--llmbench-scale", "full")
-    assert result.returncode == 0, result.text
+    result = user.run("-k", "tiny", "--cluster", "local", "--llmbench-scale", "full", code=0)
     assert "1 passed" in result.text
 
 
@@ -89,7 +83,6 @@ def test_a_conftest_may_load_the_plugin(user: UserFolder) -> None:
 def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that is not the user's, with an ini file and a conftest file that must not count."""
     user.recipe()
-    user.test()
     folder = tmp_path_factory.mktemp("far")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (folder / "conftest.py").write_text("raise RuntimeError('a conftest file that is not the user\\'s')\n")
@@ -107,13 +100,10 @@ def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("--llmbench-run-dir reports", "-n0"),
     ],
 )  # fmt: skip
-def test_a_path_that_brings_another_ini_file_is_refused(
-    user: UserFolder, far: Path, option: str, distribution: str
-) -> None:
+def test_a_path_to_another_ini_file_is_refused(user: UserFolder, far: Path, option: str, distribution: str) -> None:
     """The message has the word to write instead, for each option that names a file or a folder."""
     name, path = option.split()
-    result = user.run(distribution, "-k", "tiny", name, str(far / path))
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    result = user.run(distribution, "-k", "tiny", name, str(far / path), code=pytest.ExitCode.USAGE_ERROR)
     assert f"looks for its ini file there: write {name}={far / path}" in result.text
     assert "no-such-option" not in result.text
 
@@ -121,8 +111,7 @@ def test_a_path_that_brings_another_ini_file_is_refused(
 @BOTH
 def test_a_path_behind_an_equals_sign_is_no_test(user: UserFolder, far: Path, distribution: str) -> None:
     """The ini file, the root folder and the conftest files are the user's."""
-    result = user.run(distribution, "-k", "tiny", f"--system={far / 'system.yaml'}")
-    assert result.returncode == 0, result.text
+    result = user.run(distribution, "-k", "tiny", f"--system={far / 'system.yaml'}", code=0)
     assert f"rootdir: {user.path}\n" in result.text
     assert "configfile: pytest.ini\n" in result.text
     assert result.case.properties["system"] == "far"
@@ -131,28 +120,26 @@ def test_a_path_behind_an_equals_sign_is_no_test(user: UserFolder, far: Path, di
 def test_a_path_in_the_environment_is_refused(user: UserFolder, far: Path) -> None:
     """Pytest reads `PYTEST_ADDOPTS` as it reads the command line."""
     user.env = {"PYTEST_ADDOPTS": f"--system {far / 'system.yaml'}"}
-    result = user.run("-k", "tiny", "-n2")
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    result = user.run("-k", "tiny", "-n2", code=pytest.ExitCode.USAGE_ERROR)
     assert f"write --system={far / 'system.yaml'}" in result.text
 
 
 def test_a_path_under_the_same_ini_file_is_accepted(user: UserFolder, far: Path) -> None:
     """The folder's `conftest.py` is not loaded: logs of others may have one."""
+    user.test()
     (user.path / "below").mkdir()
     (user.path / "test_user.py").rename(user.path / "below" / "test_user.py")
     (user.path / "logs").mkdir()
     shutil.copy(far / "conftest.py", user.path / "logs")
     shutil.copy(far / "system.yaml", user.path / "logs")
-    result = user.run("below/test_user.py", "-k", "tiny", "--system", "logs/system.yaml")
-    assert result.returncode == 0, result.text
+    result = user.run("below/test_user.py", "-k", "tiny", "--system", "logs/system.yaml", code=0)
     assert f"rootdir: {user.path}\n" in result.text
     assert result.case.properties["system"] == "far"
 
 
 def test_an_ini_file_that_is_named_is_the_one(user: UserFolder, far: Path) -> None:
     """With `-c` pytest looks for no other ini file, so every path is accepted."""
-    result = user.run("-c", "pytest.ini", "-k", "tiny", "--system", str(far / "system.yaml"))
-    assert result.returncode == 0, result.text
+    result = user.run("-c", "pytest.ini", "-k", "tiny", "--system", str(far / "system.yaml"), code=0)
     assert result.case.properties["system"] == "far"
 
 
@@ -183,8 +170,7 @@ def test_it_counts_once(user: UserFolder, plugin: str) -> None:
     user.invite(plugin)
     user.recipe()
     user.test(TESTS)
-    result = user.run("--cluster", "local", "-n0", *PLUGINS[plugin], timeout_s=180)
-    assert result.returncode == 1, result.text
+    result = user.run("--cluster", "local", "-n0", *PLUGINS[plugin], timeout_s=180, code=1)
     assert "2 failed, 1 passed" in result.text
     suite = next(ET.parse(result.session / "junit.xml").iter("testsuite"))
     assert (suite.get("failures"), suite.get("errors")) == ("2", "0")

@@ -87,10 +87,8 @@ def test_what_cannot_run_is_said_and_fails(tmp_path: Path) -> None:
 
 def test_a_training_that_is_too_large_fails_a_plan_and_a_session(user: UserFolder) -> None:
     """The README's command for 8 nodes, on one."""
-    user.test()
     options = ["--system", "p5.48xlarge", "--gpus-per-node", "8", "-k", "opt175b-loss_falls"]
-    planned = user.run("--plan", "--cluster", "slurm", "--nodes", "1", *options)
-    assert planned.returncode == pytest.ExitCode.TESTS_FAILED
+    planned = user.run("--plan", "--cluster", "slurm", "--nodes", "1", *options, code=pytest.ExitCode.TESTS_FAILED)
     assert "CANNOT RUN: recipe opt175b: weights, gradients and optimizer alone take 325 GiB of each GPU" in planned.text
     assert "it fits on 8 nodes (--nodes 8)" in planned.text
 
@@ -127,8 +125,7 @@ def test_errors_of_collection_come_first(user: UserFolder) -> None:
     user.recipe()
     user.test()
     user.test("import nothing_of_that_name\n", "test_broken.py")
-    result = user.run("--plan", "--cluster", "local", "-k", "tiny")
-    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    result = user.run("--plan", "--cluster", "local", "-k", "tiny", code=pytest.ExitCode.INTERRUPTED)
     assert "nothing is submitted" not in result.text
     assert result.found is None
 
@@ -143,9 +140,7 @@ def test_a_plan_without_benchmarks_is_empty(user: UserFolder) -> None:
 def test_a_plan_names_what_no_group_takes(user: UserFolder) -> None:
     """Eight nodes make two groups of three; the other two are said to be left out, before anything is submitted."""
     user.recipe(global_batch_size=12)
-    user.test()
-    result = user.run("--cluster", "slurm", "--nodes", "8", "--nodes-per-run", "3", "--plan", "-k", "tiny")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "slurm", "--nodes", "8", "--nodes-per-run", "3", "--plan", "-k", "tiny", code=0)
     groups = [line.split(":")[0] for line in result.text.splitlines() if line.startswith("tiny-group")]
     assert groups == ["tiny-group1", "tiny-group2"]
     assert "NOT TESTED: 2 of 8 nodes, too few for a group of 3" in result.text

@@ -37,8 +37,7 @@ def test_clauses_that_were_not_judged(user: UserFolder, distribution: str) -> No
     user.test(TESTS)
     contract = {number: clause for number, (clause, _) in NOT_JUDGED.items()}
     (user.path / "contract.yaml").write_text(yaml.safe_dump({**contract, "4.14": "test_it[small]"}))
-    result = user.run("--llmbench-require", "contract.yaml", distribution, *DESELECTED)
-    assert result.returncode == 1, result.text
+    result = user.run("--llmbench-require", "contract.yaml", distribution, *DESELECTED, code=1)
     for number, (clause, why) in NOT_JUDGED.items():
         assert f"{number}  INCOMPLETE  {clause}" in result.text
         case = result.cases[number]
@@ -52,16 +51,14 @@ def test_clauses_that_were_not_judged(user: UserFolder, distribution: str) -> No
 def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(MET)
-    result = user.run("--llmbench-require", "contract.yaml", distribution)
-    assert result.returncode == 0, result.text
+    result = user.run("--llmbench-require", "contract.yaml", distribution, code=0)
     assert "1  PASS  test_it[small]" in result.text
 
 
 def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
     user.test(TESTS.replace("def test_it(size):\n    pass", "def test_it(size):\n    assert False"))
     (user.path / "contract.yaml").write_text('"1": test_last\n')
-    result = user.run("--llmbench-require", "contract.yaml", "-x")
-    assert result.returncode == 1
+    result = user.run("--llmbench-require", "contract.yaml", "-x", code=1)
     assert "test_last was not judged before the session ended" in result.cases["1"].properties["reason"]
 
 
@@ -76,7 +73,6 @@ def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> N
     """A requirement that is read wrongly would be a pass, so it is a usage error."""
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(text)
-    result = user.run_here("--llmbench-require", "contract.yaml")
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    result = user.run_here("--llmbench-require", "contract.yaml", code=pytest.ExitCode.USAGE_ERROR)
     assert "contract.yaml" in result.text
     assert why in result.text

@@ -69,6 +69,7 @@ BAD_OPTIONS = {
 
 def refused(user: UserFolder, *options: str) -> str:
     """Run pytest in this process, expect a usage error that leaves nothing behind, and return its text."""
+    user.have_tests()
     there = left_by(user)
     result = user.run_here(*options)
     text = result.text
@@ -104,7 +105,6 @@ WITH_WORKERS = (
 def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: str, distribution: str) -> None:
     """A value that cannot be meant ends the session before anything runs."""
     user.recipe()
-    user.test()
     text = refused(user, distribution, *options.split())
     for words in BAD_OPTIONS[options]:
         assert words in text
@@ -112,9 +112,7 @@ def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: 
 
 def test_a_budget_that_is_enough_refuses_nothing(user: UserFolder) -> None:
     user.recipe()
-    user.test()
-    result = user.run_here("--cluster", "local", "--plan", "--llmbench-budget", "0.02", "--time", "1")
-    assert result.returncode == 0, result.text
+    user.run_here("--cluster", "local", "--plan", "--llmbench-budget", "0.02", "--time", "1", code=0)
 
 
 def test_a_slurm_job_is_used_as_it_is(user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +220,7 @@ MARKED = "import pytest\n\n@pytest.mark.recipe({})\ndef test_mine(run):\n    pas
 def test_a_marker_that_cannot_be_meant_is_a_collection_error(user: UserFolder, asked: str, told: str) -> None:
     user.recipe()
     user.test(MARKED.format(asked))
-    result = user.run_here("-n0", "--cluster", "local")
-    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    result = user.run_here("-n0", "--cluster", "local", code=pytest.ExitCode.INTERRUPTED)
     assert f"test_mine: {told}" in result.text
     assert (", opt13b, opt175b, " in result.text) == ("legal: " in told)
     assert "Traceback" not in result.text
@@ -233,7 +230,6 @@ def test_a_marker_that_cannot_be_meant_is_a_collection_error(user: UserFolder, a
 def test_a_repeat_does_not_take_the_name_of_another_recipe(user: UserFolder) -> None:
     user.recipe()
     user.recipe("tiny-repeat2")
-    user.test()
     text = refused(user, "--cluster", "local", "--llmbench-repeat", "2")
     assert "a repeat of tiny could have the name of recipe tiny-repeat2: rename that recipe" in text
 
@@ -246,8 +242,7 @@ def test_workers_report_a_collection_error_once(user: UserFolder, name: str) -> 
     else:
         words = ("test_mine: unknown recipe 'tinny'", ", opt13b, opt175b, ")
         user.test(MARKED.format("'tinny'"))
-    result = user.run("-n2", timeout_s=120.0)
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    result = user.run("-n2", timeout_s=120.0, code=pytest.ExitCode.TESTS_FAILED)
     assert "1 error in" in result.text
     for word in words:
         assert word in result.text

@@ -15,7 +15,6 @@ END = "Execution time: {seconds:.4f} seconds for 100 steps\n{first}: Throughput:
 
 def replay(user: UserFolder, *args: str) -> Result:
     """Judge the logs of the folder `logs` as those of H100 nodes."""
-    user.test()
     return user.run("-n0", "--replay", "logs", "--system", "Lambda_8xH100", "--gpus-per-node", "8", *args)
 
 

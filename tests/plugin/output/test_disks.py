@@ -39,13 +39,9 @@ def small_disk(user: UserFolder) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize("below", ["", "not/there/yet"])
-def test_a_read_only_run_directory_is_a_usage_error(
-    user: UserFolder, read_only: Path, distribution: str, below: str
-) -> None:
+@pytest.mark.parametrize(("distribution", "below"), [("-n0", ""), ("-n2", "not/there/yet")])
+def test_a_read_only_folder_is_a_usage_error(user: UserFolder, read_only: Path, distribution: str, below: str) -> None:
     user.recipe()
-    user.test()
     result = user.run("--cluster", "local", distribution, f"--llmbench-run-dir={read_only / below}")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
     assert f"--llmbench-run-dir {read_only / below}".rstrip("/") in result.text
@@ -57,20 +53,15 @@ def test_a_read_only_run_directory_without_our_options(user: UserFolder, read_on
     with (user.path / "pytest.ini").open("a") as ini:
         ini.write("llmbench_cluster = local\nllmbench_run_dir = read_only/reports\n")
     user.recipe()
-    user.test()
-    result = user.run("-n0", "-k", "tiny")
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.text
+    result = user.run("-n0", "-k", "tiny", code=pytest.ExitCode.USAGE_ERROR)
     assert "give another --llmbench-run-dir" in result.text
     assert "Traceback" not in result.text, result.text
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_full_disk_for_the_report_costs_the_report_only(
-    user: UserFolder, small_disk: Path, distribution: str
-) -> None:
+def test_a_full_disk_for_the_report_costs_no_more(user: UserFolder, small_disk: Path, distribution: str) -> None:
     """The verdicts are on the terminal, the records are whole, and the session fails for what is missing."""
     user.recipe()
-    user.test()
     (small_disk / "filler").write_bytes(b"x" * 62_000)
     result = user.run("--cluster", "local", distribution, "-k", "tiny", f"--junitxml={small_disk}/mine.xml")
     assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text
@@ -139,7 +130,6 @@ def without_interrupts(text: str) -> str:
 @pytest.mark.parametrize("used", [61_000, 57_000, 45_000, 16_000])
 def test_a_disk_that_runs_full_is_said(user: UserFolder, small_disk: Path, used: int) -> None:
     user.recipe()
-    user.test()
     (small_disk / "filler").write_bytes(b"x" * used)
     result = user.run("--cluster", "local", "-n0", "-k", "tiny", f"--llmbench-run-dir={small_disk}", timeout_s=150.0)
     assert result.returncode in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR}, result.text

@@ -55,7 +55,6 @@ def test_what_a_framework_says_at_last_is_harmless(user: UserFolder, distributio
         return [*lines[:at], f"[default1]:{last}", "[default1]:#exit 1"]
 
     framework.recipe("tiny", dies)
-    user.test()
     user.env = {"HF_TOKEN": INHERITED}
     result = user.run("--system=here.yaml", "-k", "tiny", distribution)
     assert result.case.outcome == "error"
@@ -69,7 +68,6 @@ def test_what_a_framework_says_at_last_is_harmless(user: UserFolder, distributio
 def test_what_a_rank_of_our_own_raises_is_harmless(user: UserFolder) -> None:
     user.recipe()
     (user.path / "sitecustomize.py").write_text(LOUD_AT_START)
-    user.test()
     user.env = {"HF_TOKEN": INHERITED, "PYTHONPATH": str(user.path)}
     result = user.run("--cluster", "local", "-k", "tiny", "-n0")
     assert result.case.outcome == "error", result.text
@@ -99,7 +97,6 @@ def test_what_a_test_raises_or_skips_for_is_harmless(user: UserFolder) -> None:
 def test_a_session_is_its_users_alone(user: UserFolder, umask: int) -> None:
     """Whatever the umask is, folders are 0700 and files that jobs execute 0600."""
     user.recipe()
-    user.test()
     before = os.umask(umask)
     try:
         result = user.run("--cluster", "local", "-k", "tiny", "-n0")
@@ -115,7 +112,6 @@ def test_a_session_is_its_users_alone(user: UserFolder, umask: int) -> None:
 
 def test_a_session_in_a_folder_of_everybodys_is_refused(user: UserFolder) -> None:
     user.recipe()
-    user.test()
     shared = user.path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
@@ -125,8 +121,7 @@ def test_a_session_in_a_folder_of_everybodys_is_refused(user: UserFolder) -> Non
     assert list(shared.iterdir()) == []
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-@pytest.mark.parametrize("how", ["--forked", "marker"])
+@pytest.mark.parametrize(("distribution", "how"), [("-n0", "--forked"), ("-n2", "marker")])
 def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str) -> None:
     """A test of ours in a forked child would wait for ever, so it is an error of collection."""
     user.invite("pytest_forked")
@@ -144,6 +139,5 @@ def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str)
 def test_other_tests_may_be_forked(user: UserFolder) -> None:
     user.invite("pytest_forked")
     user.test("def test_other(): pass\n")
-    result = user.run("--forked", "-n0", "--collect-only", timeout_s=120)
-    assert result.returncode == 0, result.text
+    result = user.run("--forked", "-n0", "--collect-only", timeout_s=120, code=0)
     assert "1 test collected" in result.text

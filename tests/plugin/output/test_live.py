@@ -53,7 +53,7 @@ def test_the_table_leaves_the_verdicts_whole(user: UserFolder, args: tuple[str, 
     """A table is drawn while a run goes on, none of it is left between the lines of pytest, and others see the end."""
     user.recipe("tiny", options=ASLEEP, steps=30)
     user.test(TEST_REFERENCES)
-    lines = on_terminal(user, width, "-p", "no:cacheprovider", *args)
+    lines = on_terminal(user, width, "--cluster=local", "-p", "no:cacheprovider", *args)
     assert not [line for line in lines if "running" in line or line.startswith("run     state")]
     assert any("PASS" in line and line.startswith("tiny") for line in lines)
     assert "1 passed" in lines[-2] + lines[-1]
@@ -68,7 +68,7 @@ def test_a_killed_session_says_so_and_how_to_go_on(user: UserFolder) -> None:
     """A picture of a dead process is never taken for the present: it has an age, and the command that resumes."""
     user.recipe("tiny", options=ASLEEP, steps=600)
     user.test(TEST_REFERENCES)
-    process = user.start()
+    process = user.start("--cluster=local")
     session = user.wait_for(lambda folder: folder if '"running"' in _text(folder / "live.json") else None)
     running = watched(user.path, "--once")
     assert (running.returncode, "running" in running.stdout) == (0, True), running

@@ -28,9 +28,7 @@ LOCAL = ("--cluster", "local")
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distribution: str, tmp_path: Path) -> None:
     user.recipe()
-    user.test()
-    result = user.run(distribution, *LOCAL)
-    assert result.returncode == 0, result.text
+    result = user.run(distribution, *LOCAL, code=0)
     metrics = user.path / "llmbench.prom"
     words = ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)]
     assert CliRunner().invoke(app, words).exit_code == 0
@@ -112,8 +110,7 @@ def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
     """Each test is a row of it, as it is a case of the XML; one that compared nothing is no plain PASS."""
     user.recipe()
     user.test(TESTS)
-    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=yes", distribution)
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=yes", distribution, code=0)
     page = (result.session / "report.html").read_text(encoding="utf-8")
     assert page.count("<tr data-k=") == len(result.cases) == 2
     assert (page.count('<tr data-k="pass"'), page.count('<tr data-k="unbounded"')) == (1, 1)
@@ -125,7 +122,6 @@ def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
 
 def test_a_session_without_it(user: UserFolder) -> None:
     user.recipe(engine="torch", global_batch_size=3, micro_batch_size=2)  # refused before it starts, which costs no run
-    user.test()
     result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=no")
     assert (result.session / "verdicts.json").is_file()
     assert not (result.session / "report.html").exists()
@@ -142,15 +138,15 @@ def pytest_runtest_logfinish(nodeid):
 """
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 @pytest.mark.parametrize(
-    "damage", ["path.unlink()", 'path.write_text(path.read_text().replace("PASS", "FAIL"))'], ids=["gone", "changed"]
+    ("distribution", "damage"),
+    [("-n0", "path.unlink()"), ("-n2", 'path.write_text(path.read_text().replace("PASS", "FAIL"))')],
+    ids=["gone", "changed"],
 )
 def test_a_record_that_is_not_what_was_judged(user: UserFolder, distribution: str, damage: str) -> None:
     """The verdict stays, the session fails, every report says so, and no reader takes the other text for the record."""
     user.recipe("first")
     user.recipe("second")
-    user.test()
     (user.path / "conftest.py").write_text(DAMAGE.format(run="first", damage=damage))
     result = user.run("--cluster", "local", distribution, "--llmbench-history", "h.db")
     assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text

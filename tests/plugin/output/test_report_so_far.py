@@ -98,8 +98,7 @@ def test_a_killed_session_leaves_the_verdicts_that_it_gave(user: UserFolder, wor
         assert len(errors(each)) == suite.tests - len(given(cases))
     assert not (session / "verdict.json").exists()
     hold.unlink()
-    result = user.run(*OURS, workers, "--resume")
-    assert result.returncode == 1, result.text
+    result = user.run(*OURS, workers, "--resume", code=1)
     assert set(result.cases) == DECLARED
     assert read_junit(report) == result.cases
     assert given(result.cases) == {name: "FAIL" if "missed" in name else "PASS" for name in DECLARED}
@@ -116,8 +115,7 @@ def test_a_session_that_only_has_to_end_is_not_green(user: UserFolder) -> None:
         "def pytest_llmbench_session_report(session, config):\n    os.kill(os.getpid(), 9)\n"
     )
     for args in ((), ("--resume",)):
-        result = user.run("--cluster", "local", "-k", "first and finite", *args)
-        assert result.returncode == -signal.SIGKILL
+        result = user.run("--cluster", "local", "-k", "first and finite", *args, code=-signal.SIGKILL)
         assert {*result.cases} == {"test_finite[first]", "end"}
         assert result.cases["end"].outcome == "error"
         assert not {path.name for path in result.session.iterdir()} & {"verdict.json", "summary.md"}

@@ -73,7 +73,6 @@ def secretive(user: UserFolder) -> UserFolder:
         return [*lines[:at], f"[default1]:{last}", "[default1]:#exit 1"]
 
     framework.recipe("tiny", dies)
-    user.test()
     user.env = {"HF_TOKEN": PLANTED["inherited"], "HTTPS_PROXY": f"http://u:{PLANTED['proxy']}@proxy:3128"}
     return user
 

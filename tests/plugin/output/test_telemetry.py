@@ -33,7 +33,6 @@ Judge = Callable[..., Result]
 def judge(user: UserFolder) -> Judge:
     """Judge a run by what is known of the GPUs of its two ranks, in this process."""
     user.recipe(**TORCH, steps=STEPS, gpus_per_node=2, warm_up={"steps": 5}, references=REFERENCES)
-    user.test()
     folder = user.path / "logs" / "tiny"
     folder.mkdir(parents=True)
     said = {"hosts": ["n0"], "gpus_per_node": 2, "gpu": DEVICE}
@@ -141,7 +140,6 @@ def test_where_nobody_watched_nothing_is_said(judge: Judge) -> None:
 def test_ranks_of_the_cpu_are_not_watched(user: UserFolder) -> None:
     """A real training on this machine: no samples, no statistics, no noise; references for GPUs are skipped."""
     user.recipe(references=REFERENCES)
-    user.test()
     result = user.run("--cluster", "local", "-k", "tiny")
     assert verdicts(result) == {"learns": "PASS", "efficient": "SKIP", "unhindered": "SKIP"}, result.text
     record = result.record()

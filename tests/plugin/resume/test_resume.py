@@ -23,7 +23,6 @@ def three(user: UserFolder) -> UserFolder:
     """Three runs, the second of which takes long enough to be killed in its middle."""
     for name in RUNS:
         user.recipe(name, **({"options": ASLEEP, "steps": 40} if name == "b_second" else {}))
-    user.test()
     return user
 
 
@@ -67,8 +66,7 @@ def test_a_killed_session_goes_on(three: UserFolder, workers: tuple[str, ...]) -
     assert f"llmbench: resuming {session.name}: 1 run kept, 2 to make\n" in result.text
     assert [path.name for path in (session / "superseded").iterdir()] == ["b_second.1"]
     before = (session / "junit.xml").read_bytes()
-    again = three.run(*LOCAL, "--resume")
-    assert again.returncode == pytest.ExitCode.USAGE_ERROR
+    again = three.run(*LOCAL, "--resume", code=pytest.ExitCode.USAGE_ERROR)
     assert (session / "junit.xml").read_bytes() == before
     assert "is left to resume" in again.text
 
@@ -89,10 +87,8 @@ def pytest_sessionfinish(session):
 def test_a_session_killed_while_it_reports_goes_on(user: UserFolder, workers: tuple[str, ...], killed_at: str) -> None:
     """Every test has its verdict, but the journal has no end: `--resume` only writes the files."""
     user.recipe()
-    user.test()
     (user.path / "conftest.py").write_text(f"import os\n\n{AT_THE_END[killed_at]}")
-    killed = user.run("--cluster", "local", *workers)
-    assert killed.returncode == -signal.SIGKILL
+    killed = user.run("--cluster", "local", *workers, code=-signal.SIGKILL)
     session = killed.session
     assert events(session, "judged")
     assert not events(session, "ended")
@@ -100,8 +96,7 @@ def test_a_session_killed_while_it_reports_goes_on(user: UserFolder, workers: tu
     # The hooks of others that come last find the final XML in its place.
     assert ("end" in killed.cases) == (killed_at == "report")
     (user.path / "conftest.py").unlink()
-    result = user.run("--cluster", "local", *workers, "--resume")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", *workers, "--resume", code=0)
     assert result.session == session
     assert [case.properties["verdict"] for case in result.cases.values()] == ["PASS"]
     assert (session / "verdict.json").exists()
@@ -112,8 +107,7 @@ def test_a_session_killed_while_it_reports_goes_on(user: UserFolder, workers: tu
 def test_a_session_that_lives_is_refused(three: UserFolder) -> None:
     process = three.start(*LOCAL)
     session = three.wait_for(lambda session: session if in_second(session) else None)
-    result = three.run(*LOCAL, "--resume", session.name)
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    result = three.run(*LOCAL, "--resume", session.name, code=pytest.ExitCode.USAGE_ERROR)
     assert (session / "junit.xml").exists()
     assert f"session {session.name} still lives (process {process.pid} on {os.uname().nodename})" in result.text
     assert three.finish(process).returncode == 0
@@ -152,8 +146,7 @@ def test_a_session_that_ends(user: UserFolder) -> None:
     user.test(f"{TEST_REFERENCES}\n\ndef test_finite(run):\n    assert run.record.steps\n")
     secret = ("--override-ini=api_token=hunter22", "--override-ini=addopts=", "-k", "tiny")
     (user.path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addini('api_token', '')\n")
-    result = user.run("--cluster", "local", *secret)
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", *secret, code=0)
     events, size = read_journal(result.session / "journal")
     assert size == (result.session / "journal").stat().st_size
     assert [(event.event, event.name) for event in events] == [

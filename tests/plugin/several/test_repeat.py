@@ -35,8 +35,7 @@ def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distri
     """Each has its own record; each test has one verdict, which every one of them counts for."""
     user.recipe(references=REFERENCES, steps=30)
     user.test()
-    result = user.run("--cluster", "local", "--llmbench-repeat", "3", distribution)
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "--llmbench-repeat", "3", distribution, code=0)
     assert runs(user) == ENDED
     records = [result.record(key) for key in ENDED]
     times = [record["timings"] for record in records]
@@ -50,8 +49,7 @@ def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distri
         assert [float(each) for each in told["each_run"].split(",")] == pytest.approx(measured, rel=1e-4)
     assert all(len(record["judgements"]) == 2 for record in records)
     assert "    3 runs: " in result.text
-    again = user.run("--system", "local", f"--replay={result.session}")
-    assert again.returncode == 0, again.text
+    again = user.run("--system", "local", f"--replay={result.session}", code=0)
     assert again.cases["test_reference[tiny-fast]"].properties["each_run"] == fast["each_run"]
     assert again.cases["test_reference[tiny-fast]"].properties["low"] == fast["low"]
 
@@ -60,8 +58,7 @@ def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distri
 def test_the_option_wins_over_the_marker(user: UserFolder, made: int) -> None:
     user.recipe()
     user.test(MARKED)
-    result = user.run("--cluster", "local", "--llmbench-repeat", str(made))
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "--llmbench-repeat", str(made), code=0)
     assert runs(user) == ENDED[:made]
     assert result.case.properties.get("runs", "tiny") == ",".join(ENDED[:made])
 
@@ -70,8 +67,7 @@ def test_tests_of_one_recipe_share_its_runs(user: UserFolder) -> None:
     """The test that asks for one run is judged by the first; none is made again."""
     user.recipe()
     user.test(MARKED + "\n@pytest.mark.recipe('tiny')\ndef test_once(run):\n    assert len(run.records) == 1\n")
-    result = user.run("--cluster", "local")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", code=0)
     assert runs(user) == ENDED[:2]
     assert [len(result.record(key)["judgements"]) for key in ENDED[:2]] == [2, 1]
 
@@ -80,12 +76,10 @@ def test_tests_of_one_recipe_share_its_runs(user: UserFolder) -> None:
 def test_one_broken_run_is_an_error_that_names_it(user: UserFolder, watch: type[Watch], distribution: str) -> None:
     """Runs that could not change the verdict any more are not made."""
     user.recipe(steps=60, references=REFERENCES, options=ASLEEP)
-    user.test()
     session = user.start("--cluster", "local", "--llmbench-repeat", "3", distribution)
     folder = user.wait_for(lambda session: watch.steps(session, "tiny-repeat2") > 2 and session)
     os.kill(watch.pid(folder, "tiny-repeat2", 0), signal.SIGKILL)
-    result = user.finish(session)
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    result = user.finish(session, code=pytest.ExitCode.TESTS_FAILED)
     assert {case.properties["verdict"] for case in result.cases.values()} == {"ERROR"}
     assert "run tiny-repeat2 cannot be judged (rank_died)" in result.text
     assert [(result.record(key)["problem"] or {}).get("kind") for key in ENDED] == [None, "rank_died", "not_repeated"]
@@ -110,7 +104,6 @@ def test_a_run_that_the_logs_lack_is_an_error(user: UserFolder) -> None:
 
 def test_a_plan_counts_every_run(user: UserFolder) -> None:
     user.recipe()
-    user.test()
     one, three, held = (
         user.run("--cluster", "slurm", "--plan", *options).text
         for options in ((), ("--llmbench-repeat", "3"), ("--llmbench-repeat", "3", "--nodes", "1"))
@@ -124,12 +117,10 @@ def test_a_plan_counts_every_run(user: UserFolder) -> None:
 
 def test_a_session_that_ends_early_gives_every_run_a_record(user: UserFolder, watch: type[Watch]) -> None:
     user.recipe(steps=600, options=ASLEEP)
-    user.test()
     session = user.start("--cluster", "local", "--llmbench-repeat", "2")
     folder: Path = user.wait_for(lambda session: watch.steps(session) > 2 and session)
     session.send_signal(signal.SIGINT)
-    result = user.finish(session)
-    assert result.returncode == pytest.ExitCode.INTERRUPTED, result.text
+    result = user.finish(session, code=pytest.ExitCode.INTERRUPTED)
     assert result.case.properties["verdict"] == "ERROR"
     assert [result.record(key)["problem"]["kind"] for key in runs(user)] == ["session_ended", "not_repeated"]
     assert folder == result.session
@@ -171,8 +162,7 @@ def made(result: Result) -> list[str]:
 def test_further_runs_decide(user: UserFolder, options: tuple[str, ...]) -> None:
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
-    result = user.run("--cluster", "local", *options, "--llmbench-inconclusive", "rerun")
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", *options, "--llmbench-inconclusive", "rerun", code=0)
     runs = made(result)
     # Two, unless the machine is so busy that one of them was held up.
     assert len(runs) in {2, 4}
@@ -192,8 +182,7 @@ def test_further_runs_decide(user: UserFolder, options: tuple[str, ...]) -> None
 def test_without_it_one_run_is_made(user: UserFolder) -> None:
     user.recipe(**LOGGED)
     user.test(asked("2560 words/s"))
-    result = user.run("--cluster", "local")
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED
+    result = user.run("--cluster", "local", code=pytest.ExitCode.TESTS_FAILED)
     assert made(result) == ["tiny"]
     assert result.cases["test_speed[tiny]"].properties["alpha"] == "0.01"
     assert "about 2 runs would decide; pass `--llmbench-repeat 2`" in result.text

@@ -20,7 +20,6 @@ record_store.digest_of_record = broken
 def test_what_breaks_while_records_are_kept_is_an_error_of_each_test(user: UserFolder, distribution: str) -> None:
     user.recipe("first")
     user.recipe("second")
-    user.test()
     (user.path / "conftest.py").write_text(BREAKS)
     result = user.run("--cluster", "local", distribution, "-k", "first or second", timeout_s=60)
     assert result.returncode != 0
@@ -32,17 +31,14 @@ def test_what_breaks_while_records_are_kept_is_an_error_of_each_test(user: UserF
 def test_a_user_whose_name_is_not_utf_8(user: UserFolder) -> None:
     """It is spelled out in the records."""
     user.recipe()
-    user.test()
     user.env |= {"USER": "m\udce9ller", "LOGNAME": "m\udce9ller"}
-    result = user.run("--cluster", "local", "-n0", timeout_s=60)
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "-n0", timeout_s=60, code=0)
     assert "1 passed" in result.text
 
 
 @pytest.mark.parametrize("name", ["r\udce9sultats", "a\\b", "a\nb"])
 def test_a_folder_that_slurm_would_take_for_another_is_refused(user: UserFolder, name: str) -> None:
     user.recipe()
-    user.test()
     result = user.run("--cluster", "local", "-n0", f"--llmbench-run-dir={user.path}/{name}", timeout_s=60)
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
     assert "its name has a backslash, a line end, a control character, or bytes that are not UTF-8" in result.text
@@ -78,9 +74,7 @@ def test_what_breaks_over_one_run_does_not_end_the_others(user: UserFolder) -> N
 def test_folders_may_be_named_like_patterns(user: UserFolder) -> None:
     """Submitit replaces %j and the like in paths, and does not here."""
     user.recipe()
-    user.test()
-    result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "reports/%j-%t %A%2F")
-    assert result.returncode == 0, result.text
+    user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "reports/%j-%t %A%2F", code=0)
     assert [path.name for path in (user.path / "reports").iterdir()] == ["%j-%t %A%2F"]
 
 
@@ -108,8 +102,7 @@ def test_an_expression_that_names_no_recipe_gets_a_hint(user: UserFolder) -> Non
     user.recipe("gpt_small")
     user.test(THREE_TESTS)
     look = ("--cluster", "local", "--collect-only", "-k")
-    result = user.run_here(*look, "gpt_tinny")
-    assert result.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    result = user.run_here(*look, "gpt_tinny", code=pytest.ExitCode.NO_TESTS_COLLECTED)
     assert "llmbench: -k gpt_tinny matches no recipe; did you mean gpt_tiny?" in result.text
     assert "llmbench: -k zzz matches no recipe; recipes: " in user.run_here(*look, "zzz").text
     for fine in ("gpt_tiny", "gpt_tiny or gpt_tinny", "gpt_tiny and not test_one"):

@@ -30,7 +30,6 @@ LEARNS = bound("learns", statistic="loss_drop", at_least="-9 nat")
 
 def early(user: UserFolder, *options: str) -> Result:
     """Run the tests of the folder with `--llmbench-early-verdict`."""
-    user.test()
     return user.run("--cluster", "local", "--llmbench-early-verdict", *options)
 
 
@@ -74,7 +73,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ended(user: UserFolder, kept: Path) -> Path:
     user.recipe(references=[bound(), MISSED], **SLOW)
-    user.test()
     if not kept.exists():
         shutil.copytree(early(user).session, kept)
     return shutil.copytree(kept, user.path / "ended")
@@ -110,6 +108,7 @@ def test_a_run_that_needs_all_its_steps_has_them(user: UserFolder) -> None:
     given: dict[str, Any] = {"steps": STEPS, "references": [bound()], "options": {"step_s": 0.02}}
     for name, (changes, _) in WHOLE.items():
         user.recipe(name, **(given | changes))
+    user.test()
     user.test(
         'import pytest\n@pytest.mark.recipe("body")\ndef test_body(run):\n    assert run.throughput\n', "test_body.py"
     )
@@ -145,7 +144,6 @@ def test_an_undecided_run_has_all_its_steps(user: UserFolder) -> None:
 def test_a_run_that_stops_by_itself_is_an_error(user: UserFolder) -> None:
     """The steps are missing, and the session did not ask for that, whoever wrote the stop file."""
     user.recipe(references=[bound(at_least="1 words/s", at_most="1e9 words/s")], **SLOW)
-    user.test()
     process = user.start("--cluster", "local", "--llmbench-early-verdict", "-s")
     user.wait_for(lambda session: (session / "runs" / "tiny" / "steps").exists())
     assert user.session is not None
@@ -173,9 +171,7 @@ def damaged(session: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["no word of it in the record", "ended by itself", "cut"])
-def test_a_shortened_run_is_an_error_unless_its_session_shortened_it(
-    user: UserFolder, ended: Path, change: str
-) -> None:
+def test_a_run_that_its_session_did_not_shorten_is_an_error(user: UserFolder, ended: Path, change: str) -> None:
     """Both the session and its ranks have to say so, and the steps up to there have to be there."""
     damaged(ended, change)
     result = user.run("--replay", "ended", "--system", "local")

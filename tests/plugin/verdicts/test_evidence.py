@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.conftest import TINY, Result, UserFolder
+from tests.conftest import TINY, Result, UserFolder, known
 
 HOST = platform.node()
 
@@ -21,10 +21,8 @@ def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> N
     user.recipe()
     user.test()
     files = ("--benchmark-json=bench.json", "--junitxml=mine.xml")
-    result = user.run("--cluster", "local", distribution, "-k", "tiny", *files)
-    assert result.returncode == 0, result.text
-    session = result.session
-    assert session is not None
+    result = user.run("--cluster", "local", distribution, "-k", "tiny", *files, code=0)
+    session = known(result.session)
 
     # The terminal: what runs where, before it does; the verdicts, after; no live line of so short a run.
     lines = result.text.splitlines()
@@ -103,10 +101,8 @@ def the_xml_says_what_ran(user: UserFolder, result: Result) -> None:
 def test_optional_reporters_may_be_missing(user: UserFolder) -> None:
     """Without pytest-benchmark, pytest's JUnit writer and xdist, the verdicts and records are all there."""
     user.recipe()
-    user.test()
     off = [word for plugin in ("benchmark", "junitxml", "xdist") for word in ("-p", f"no:{plugin}")]
-    result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "elsewhere/deep", *off)
-    assert result.returncode == 0, result.text
+    result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "elsewhere/deep", *off, code=0)
     assert "Warning" not in result.text
     assert re.search(r"^tiny +1 .* PASS( .*)?$", result.text, re.MULTILINE)
     (session,) = (user.path / "elsewhere" / "deep").glob("*-*")

@@ -36,8 +36,7 @@ def test_a_floor_can_fail_and_judges_no_speed(recorded: UserFolder, bounds: Any,
     system = one_h200(recorded, a100={**bounds, "applies_to": A100})
     recorded.test(TEST)
     judged = ("--replay", "as-recorded:recorded", system, "-k", "opt125m-a100]", "--llmbench-require-verdict", "yes")
-    result = recorded.run(*judged)
-    assert result.returncode == code, result.text
+    result = recorded.run(*judged, code=code)
     told = result.cases["test_reference[opt125m-a100]"].properties
     at_least = bounds["at_least"].replace("K", "000")
     assert (told["verdict"], told["threshold"], told["floor"]) == (verdict, f">= {at_least}", "1 × A100-SXM4-80GB")

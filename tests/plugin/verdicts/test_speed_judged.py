@@ -24,7 +24,6 @@ COMPARES = "import pytest\nfrom pytest_llmbench import Quantity\n\ndef test_it(r
 @pytest.fixture
 def judge(user: UserFolder) -> UserFolder:
     log_at_hand(user)
-    user.test()
     ini = user.path / "pytest.ini"
     ini.write_text(ini.read_text().replace("llmbench_require_verdict = no\n", ""))
     return user
@@ -117,8 +116,7 @@ def test_a_comparison_in_a_test(judge: UserFolder, body: str, code: int) -> None
 def test_with_xdist(judge: UserFolder) -> None:
     judge.recipe(**{**RECIPE, "references": [LEARNS, {**FAST, "applies_to": HERE}]})
     log_at_hand(judge, "other", references=[{**FAST, "applies_to": ELSEWHERE}])
-    result = judge.run("--llmbench-replay", "logs", "-n2")
-    assert result.returncode == 10, result.text
+    result = judge.run("--llmbench-replay", "logs", "-n2", code=10)
     assert "NO SPEED WAS JUDGED for other: fast was skipped." in result.text
     assert result.suite.get("speed_not_judged") == "other"
 

@@ -59,7 +59,7 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
     ("distribution", "number"),
     [("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT)],
 )
-def test_a_signal_in_the_first_run(
+def test_a_signal_in_a_run(
     declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
 ) -> None:
     """A CI system, a lost connection and a person all end it in order, and nothing declared is missing."""
@@ -144,8 +144,7 @@ def test_a_session_that_ends_early(replaying: UserFolder, end: str) -> None:
     body, args, code, why = ENDS[end]
     replaying.test(f"import os, time\nimport pytest\n\ndef test_end():\n    {body}\n", "test_a.py")
     replaying.test(TESTS)
-    result = replaying.run(*REPLAY, *args, *SELECTED)
-    assert result.returncode == code, result.text
+    result = replaying.run(*REPLAY, *args, *SELECTED, code=code)
     unjudged(result, replaying, why)
 
 
@@ -154,8 +153,7 @@ def test_a_broken_collection(replaying: UserFolder, distribution: str) -> None:
     """With `-x` nothing runs, though the broken file has nothing to do with the declared tests."""
     replaying.test(TESTS)
     replaying.test("import nothing_like_it\n", "test_z_broken.py")
-    result = replaying.run(*REPLAY, "-x", distribution, *SELECTED)
-    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    result = replaying.run(*REPLAY, "-x", distribution, *SELECTED, code=pytest.ExitCode.INTERRUPTED)
     unjudged(result, replaying, "1 error during collection|stopping after 1 failures")
     assert "test_z_broken" in " ".join(result.cases)
 
@@ -163,8 +161,7 @@ def test_a_broken_collection(replaying: UserFolder, distribution: str) -> None:
 @pytest.mark.parametrize("restarts", ["0", "4"])
 def test_a_worker_that_is_killed(replaying: UserFolder, restarts: str) -> None:
     replaying.test(TESTS.replace("assert run.record.steps", "os.kill(os.getpid(), 9)").replace("\n", "import os\n", 1))
-    result = replaying.run(*REPLAY, "-n2", f"--max-worker-restart={restarts}", *SELECTED)
-    assert result.returncode == 1, result.text
+    result = replaying.run(*REPLAY, "-n2", f"--max-worker-restart={restarts}", *SELECTED, code=1)
     cases = read_junit(replaying.path / "mine.xml")
     assert set(cases) == DECLARED
     ends = {name: (case.outcome, case.properties["verdict"], case.properties["run"]) for name, case in cases.items()}
@@ -218,8 +215,7 @@ def test_a_plugin_that_swallows_tests(replaying: UserFolder) -> None:
     """Nothing is reported of them, and pytest itself sees no fault: the session does not end well."""
     replaying.test("def pytest_runtest_protocol(item):\n    return True\n", "conftest.py")
     replaying.test(TESTS)
-    result = replaying.run(*REPLAY, *SELECTED)
-    assert result.returncode == 1
+    result = replaying.run(*REPLAY, *SELECTED, code=1)
     unjudged(result, replaying, "unknown reason")
 
 
@@ -282,6 +278,5 @@ def test_a_signal_in_a_hook_of_others(declaring: UserFolder, watch: type[Watch])
     process = declaring.start("--cluster", "local", "--junitxml=mine.xml", *OURS)
     declaring.wait_for(lambda session: watch.steps(session, "first") > 2 or (declaring.path / "in_hook").exists())
     process.send_signal(signal.SIGTERM)
-    result = declaring.finish(process, timeout_s=60)
-    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    result = declaring.finish(process, timeout_s=60, code=pytest.ExitCode.INTERRUPTED)
     unjudged(result, declaring, "session_ended|ended by SIGTERM")

@@ -39,8 +39,7 @@ def test_each_check_of_each_node_has_a_verdict(user: UserFolder, distribution: s
     """
     user.test(CHECKS + TRAINING)
     user.recipe()
-    result = user.run(distribution, *system(user, **BAD_LIMIT))
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.text
+    result = user.run(distribution, *system(user, **BAD_LIMIT), code=pytest.ExitCode.TESTS_FAILED)
     cases = result.cases
     limits, memory = cases["test_fit[limits-slot0]"], cases["test_fit[memory-slot0]"]
     assert (limits.outcome, limits.properties["verdict"]) == ("failure", "FAIL")
@@ -87,7 +86,7 @@ def test_the_gate_can_be_left_open(user: UserFolder) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_system_file_that_names_what_is_not_there_is_refused(
+def test_a_system_file_that_names_nothing_real_is_refused(
     user: UserFolder, validation: dict[str, object], said: str
 ) -> None:
     user.test(CHECKS)
@@ -129,8 +128,7 @@ def test_checks_of_logs_are_skipped(user: UserFolder) -> None:
 def test_without_nodes_on_slurm_nothing_is_submitted(user: UserFolder) -> None:
     """Checks need nodes that are held: the message says which option is missing."""
     user.test(CHECKS)
-    result = user.run_here("--cluster", "slurm", "--gpus-per-node", "0")
-    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    result = user.run_here("--cluster", "slurm", "--gpus-per-node", "0", code=pytest.ExitCode.USAGE_ERROR)
     assert "--nodes" in result.text
 
 
@@ -141,9 +139,7 @@ def test_without_nodes_on_slurm_nothing_is_submitted(user: UserFolder) -> None:
         ("tiny or limits", 1, True), ("tiny and not fit", 0, True),
     ],
 )  # fmt: skip
-def test_an_expression_that_names_no_check_leaves_them_alone(
-    user: UserFolder, expression: str, checks: int, trains: bool
-) -> None:
+def test_an_expression_without_a_check_leaves_all(user: UserFolder, expression: str, checks: int, trains: bool) -> None:
     """`-k opt175b` beside a validation suite is about the training; one that names a check means what it says."""
     user.test(CHECKS + TRAINING)
     user.recipe()

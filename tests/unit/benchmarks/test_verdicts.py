@@ -102,9 +102,7 @@ def test_calibrated_bounds_find_slower_runs() -> None:
     assert tally.refused < 0.05
 
 
-def test_it_prints_its_tables(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_prints_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Cells that a file has are read from it: a run that was ended goes on."""
     monkeypatch.setattr("benchmarks.verdicts.__main__.WAYS", (Way(steps=25),))
     monkeypatch.setattr("benchmarks.verdicts.__main__.PLAN", 25)

@@ -167,7 +167,7 @@ def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list
     assert report.notes == ("/d: the first 2000 files were compared, there are more",)
 
 
-def test_a_folder_is_made_though_another_rank_takes_the_parent_away(
+def test_a_folder_is_made_though_another_rank_removes_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three times another rank removes the empty parent right before the folder is made in it."""

@@ -139,9 +139,7 @@ def test_the_doctor_finds_a_folder_that_cannot_be_used(
     assert any(told in row["found"] for row in json.loads(result.stdout) if row["state"] == "wrong" and row["needed"])
 
 
-def test_a_controller_that_is_down_is_said_at_once(
-    llmbench: Llmbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_dead_controller_is_said_at_once(llmbench: Llmbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`scontrol ping` answers at once; any other command would try again for half a minute."""
     commands = tmp_path / "bin"
     commands.mkdir()

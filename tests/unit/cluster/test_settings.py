@@ -73,9 +73,7 @@ def test_time_is_the_recipes_unless_given() -> None:
         ("local", None, ("local", "local")), ("debug", None, ("local", "debug")), ("local", "H200", ("H200", "local")),
     ],
 )  # fmt: skip
-def test_cluster_and_system_complete_each_other(
-    asked: str, system: str | None, expected: tuple[str, str | None]
-) -> None:
+def test_cluster_and_system_complement(asked: str, system: str | None, expected: tuple[str, str | None]) -> None:
     """Either alone is enough; with a system and `auto`, its file says how jobs get there."""
     assert resolve_cluster(asked, system) == expected
 

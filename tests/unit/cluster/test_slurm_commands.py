@@ -88,15 +88,15 @@ def test_silence_is_no_refusal(words: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "Batch job submission failed: Invalid partition name specified",
-        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
-        "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, time limits)",
-        "Batch job submission failed: Invalid account or account/partition combination specified",
-        "Batch job submission failed: Requested node configuration is not available",
-        "Batch job submission failed: Access/permission denied",
+        *(f"Batch job submission failed: {why}" for why in (
+            "Invalid partition name specified", "Requested time limit is invalid (missing or exceeds some limit)",
+            "Job violates accounting/QOS policy (job submit limit, time limits)",
+            "Invalid account or account/partition combination specified",
+            "Requested node configuration is not available", "Access/permission denied",
+        )),
         "Unable to create step for job 7: More processors requested than permitted",
     ],
-)
+)  # fmt: skip
 def test_a_refusal_is_no_silence(words: str) -> None:
     assert not is_silence(words)
 

@@ -20,27 +20,11 @@ SPINES = {"switch of level 1": {host: f"t{number // 4}" for number, host in enum
 ROOT = {"switch of level 2": dict.fromkeys(HOSTS, "root")}
 TREE = {**LEAVES, **SPINES, **ROOT}
 BLOCKS = {"block": {host: f"b{number // 4}" for number, host in enumerate(HOSTS)}}
-SCONTROL_TREE = """SwitchName=root Level=2 LinkSpeed=1 Nodes=n[0-7] Switches=t[0-1]
-SwitchName=t0 Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=s[0-1]
-SwitchName=t1 Level=1 LinkSpeed=1 Nodes=n[4-7] Switches=s[2-3]
-SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]
-SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[2-3]
-SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[4-5]
-SwitchName=s3 Level=0 LinkSpeed=1 Nodes=n[6-7]
-"""
-CONF_TREE = """# topology/tree
-SwitchName=s0 Nodes=n[0-1]
-SwitchName=s1 Nodes=n2,n3   # two more
-SwitchName=s2 Nodes=n[4,5]
-switchname=s3 nodes=n[6-7]
-SwitchName=t0 Switches=s[0-1]
-SwitchName=t1 Switches=s2,s3 LinkSpeed=100
-SwitchName=root Switches=t[0-1]
-"""
-SCONTROL_BLOCKS = """BlockName=b0 BlockIndex=0 Nodes=n[0-3] BlockSize=4
-BlockName=b1 BlockIndex=1 Nodes=n[4-7] BlockSize=4
-AggregatedBlock=b[0-1] BlockIndex=2 Nodes=n[0-7] BlockSize=8
-"""
+# A printed text of tests/data/topology.
+SCONTROL_TREE, CONF_TREE, SCONTROL_BLOCKS = (
+    (Path(__file__).parents[2] / "data" / "topology" / f"{name}.txt").read_text("utf-8")
+    for name in ("scontrol_tree", "conf_tree", "scontrol_blocks")
+)
 AGGREGATED = {"group of 2 blocks": dict.fromkeys(HOSTS, "b[0-1]")}
 YAML: list[dict[str, Any]] = [
     {"topology": "flat", "flat": True},

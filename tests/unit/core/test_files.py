@@ -97,7 +97,7 @@ def above() -> Iterator[Path]:
         (STRANGER, 0, 0o755, f"belongs to user {STRANGER}"),
     ],
 )  # fmt: skip
-def test_a_folder_is_refused_exactly_where_the_attack_succeeds(
+def test_a_folder_is_refused_where_the_attack_succeeds(
     above: Path, owner: int, group: int, mode: int, why: str
 ) -> None:
     """Another user really replaces the folder of a session by one with a file of his own for a job."""
@@ -165,9 +165,7 @@ def test_shipped_files_are_found(kind: Literal["recipes", "systems"]) -> None:
     assert list(paths.shipped(kind).glob("*.yaml"))
 
 
-def test_a_package_of_yaml_files_is_a_folder_and_a_module_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_of_yaml_files_is_a_folder_a_module_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "acme_yaml" / "recipes").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert paths.folder_of(import_module("acme_yaml.recipes")) == tmp_path / "acme_yaml" / "recipes"

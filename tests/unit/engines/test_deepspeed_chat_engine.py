@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,57 +47,9 @@ PLACE = Place(
     slurm=True,
     time_limit_min=20,
 )  # fmt: skip
-# Arguments that every script of the source gives to steps 1 and 2.
-SHARED = {
-    "data_split": "2,4,4", "max_seq_len": "512", "learning_rate": "1e-10", "weight_decay": "0.1", "seed": "1234",
-    "per_device_eval_batch_size": "4", "gradient_accumulation_steps": "1", "lr_scheduler_type": "cosine",
-    "deepspeed": "",
-}  # fmt: skip
-TWO_SETS = "Dahoas/rm-static Dahoas/full-hh-rlhf"
-FOUR_SETS = f"{TWO_SETS} Dahoas/synthetic-instruct-gptj-pairwise yitingxie/rlhf-reward-datasets"
-REWARD = SHARED | {
-    "model_name_or_path": "facebook/opt-350m", "data_output_path": "/cache/data_files/opt-350m_step2",
-    "num_padding_at_beginning": "1", "num_warmup_steps": "0", "disable_dropout": "", "zero_stage": "0",
-}  # fmt: skip
-LORA = {"lora_dim": "128", "lora_module_name": "decoder.layers.", "gradient_checkpointing": ""}
-SCRIPTS: Mapping[str, Mapping[str, str]] = {
-    "chat_350m_bs24_zero0": SHARED | {
-        "data_path": TWO_SETS, "model_name_or_path": "facebook/opt-350m", "num_train_epochs": "100",
-        "data_output_path": "/cache/data_files/opt-350m_step1", "per_device_train_batch_size": "24",
-        "disable_dropout": "", "zero_stage": "0", "num_warmup_steps": "10", "max_steps": "100",
-    },
-    "chat_350m_rm": REWARD | {
-        "data_path": " ".join(["Dahoas/rm-static"] * 7 + [FOUR_SETS]), "num_train_epochs": "10",
-        "per_device_train_batch_size": "4", "max_steps": "50",
-    },
-    "chat_350m_rm_bs16": REWARD | {
-        "data_path": FOUR_SETS, "num_train_epochs": "1000", "per_device_train_batch_size": "16", "max_steps": "100",
-    },
-    "chat_350m_rm_bs24": REWARD | {
-        "data_path": FOUR_SETS, "num_train_epochs": "1000", "per_device_train_batch_size": "24", "max_steps": "100",
-    },
-    "chat_13b_bs16_zero0": SHARED | LORA | {
-        "data_path": TWO_SETS, "model_name_or_path": "facebook/opt-13b", "num_train_epochs": "100",
-        "data_output_path": "/cache/data_files/opt-13b_step1", "per_device_train_batch_size": "16",
-        "zero_stage": "0", "num_warmup_steps": "10", "max_steps": "100",
-    },
-    "chat_13b_rlhf": {
-        "data_path": FOUR_SETS, "data_split": "2,4,4", "data_output_path": "/cache/data_files/opt-13b_step3",
-        "actor_model_name_or_path": "/cache/actor", "critic_model_name_or_path": "/cache/critic",
-        "num_padding_at_beginning": "1", "per_device_train_batch_size": "16", "per_device_mini_train_batch_size": "16",
-        "generation_batch_numbers": "1", "ppo_epochs": "1", "max_answer_seq_len": "256", "max_prompt_seq_len": "256",
-        "actor_learning_rate": "1e-10", "critic_learning_rate": "1e-10", "num_train_epochs": "5",
-        "lr_scheduler_type": "cosine", "gradient_accumulation_steps": "1", "num_warmup_steps": "100", "deepspeed": "",
-        "seed": "1234", "enable_hybrid_engine": "", "inference_tp_size": "1", "actor_zero_stage": "3",
-        "critic_zero_stage": "3", "actor_gradient_checkpointing": "", "disable_actor_dropout": "",
-        "actor_lora_dim": "128", "actor_lora_module_name": "decoder.layers.", "max_steps": "50",
-    },
-    "chat_66b": SHARED | LORA | {
-        "data_path": FOUR_SETS, "model_name_or_path": "facebook/opt-66b", "num_train_epochs": "1000",
-        "data_output_path": "/cache/data_files/opt-66b_step1", "per_device_train_batch_size": "4",
-        "zero_stage": "3", "num_warmup_steps": "0", "max_steps": "100",
-    },
-}  # fmt: skip
+_PUBLISHED = Path(__file__).parents[2] / "data" / "published" / "deepspeed_chat.yaml"
+# Arguments that the source's scripts give to `main.py` of each step.
+SCRIPTS: Mapping[str, Mapping[str, str]] = yaml.safe_load(_PUBLISHED.read_text("utf-8"))
 
 
 def commands(recipe: Recipe, topology: Topology = NODE, place: Place = PLACE) -> tuple[Command, ...]:

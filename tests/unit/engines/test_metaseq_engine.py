@@ -233,9 +233,7 @@ def test_what_its_other_lines_say_against_it(tmp_path: Path, line: str, doubt: s
 @pytest.mark.parametrize(
     ("topology", "wps", "sane"), [(CPUS, "3776.1", True), (CPUS, "4176.1", False), (NODE, "3776.1", False)]
 )
-def test_on_busy_cpus_its_clocks_may_be_read_a_while_apart(
-    tmp_path: Path, topology: Topology, wps: str, *, sane: bool
-) -> None:
+def test_on_busy_cpus_its_clocks_may_be_read_apart(tmp_path: Path, topology: Topology, wps: str, *, sane: bool) -> None:
     """In a true log, five steps took 0.68 s, and 10 ms lie between the two clocks: the rank waited for its turn."""
     path = tmp_path / "logs" / "output.log"
     path.parent.mkdir()

@@ -203,9 +203,7 @@ def test_a_shipped_recipe_of_today_has_the_published_shape(recipe: Recipe) -> No
         ("gpt_oss_120b_b200", "B200", 64, 13568), ("llama31_8b", "H100", 64, 6514),
     ],
 )  # fmt: skip
-def test_a_published_rate_passes_its_recipe_and_six_percent_less_fails(
-    name: str, gpu: str, gpus: int, rate: float
-) -> None:
+def test_a_published_rate_passes_and_six_percent_less_fails(name: str, gpu: str, gpus: int, rate: float) -> None:
     recipe = shipped_recipes()[name]
     machine = Machine(system="any", device=f"NVIDIA {gpu}", gpus=gpus, nodes=gpus // recipe.gpus_per_node, scale="full")
     (bound,) = (each for each in recipe.references

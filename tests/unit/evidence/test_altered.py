@@ -13,6 +13,7 @@ from pytest_llmbench.evidence import archive, bundle
 from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
 from pytest_llmbench.evidence.bundle import open_bundle, unpack
 from pytest_llmbench.evidence.contents import Manifest, refuse_name
+from tests.conftest import known
 from tests.unit.evidence.conftest import KEY, Evidence
 
 
@@ -35,11 +36,9 @@ def test_the_same_session_gives_the_same_bytes(evidence: Evidence) -> None:
 def test_any_tar_reads_it(evidence: Evidence) -> None:
     with tarfile.open(evidence.bundled()) as outer:
         assert outer.getnames() == [ATTESTATION, MANIFEST, SESSION]
-        inner = outer.extractfile(SESSION)
-        assert inner is not None
+        inner = known(outer.extractfile(SESSION))
         with tarfile.open(fileobj=inner) as session:
-            log = session.extractfile("runs/tiny/steps/rank-00000.jsonl")
-            assert log is not None
+            log = known(session.extractfile("runs/tiny/steps/rank-00000.jsonl"))
             assert log.read() == (evidence.folder / "runs/tiny/steps/rank-00000.jsonl").read_bytes()
 
 
@@ -136,9 +135,7 @@ def altered_session(how: str, session: bytes) -> bytes:
         "a member less", "a link",
     ],
 )  # fmt: skip
-def test_files_that_the_manifest_does_not_list_are_refused(
-    files: tuple[Manifest, bytes], tmp_path: Path, how: str
-) -> None:
+def test_files_that_no_manifest_lists_are_refused(files: tuple[Manifest, bytes], tmp_path: Path, how: str) -> None:
     manifest, session = files
     unpack(io.BytesIO(session), manifest, tmp_path / "sound")
     with pytest.raises(BundleError):

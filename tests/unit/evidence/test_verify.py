@@ -58,7 +58,7 @@ def test_without_a_trusted_signature_nothing_is_unpacked(
         ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_read_is_not_verified(
+def test_an_unreadable_file_is_no_proof(
     evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However its signer got it in: the file is named, in one line, without a traceback."""

@@ -172,9 +172,7 @@ def test_a_wide_interval_decides_nothing() -> None:
     ("after", "steps", "past", "regressed"),
     [(95.0, 49, 0, None), (85.0, 49, 0, True), (95.0, 50, 0, True), (95.0, None, 0, True), (95.0, 49, 3, True)],
 )
-def test_few_steps_may_be_on_different_levels(
-    after: float, steps: int | None, past: int, regressed: bool | None
-) -> None:
+def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: int, regressed: bool | None) -> None:
     """A run of 20 steps may be on one of two levels throughout; a history has shown how such runs differ."""
     told = measure_change(
         [row(100.0, steps=49)], [row(after, steps=steps)], past=[100.0, 100.1, 99.9][:past], usual=USUAL_BETWEEN_RUNS

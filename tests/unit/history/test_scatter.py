@@ -19,6 +19,7 @@ from pytest_llmbench.history.scatter import (
     shared_scatter,
     without_outliers,
 )
+from tests.conftest import known
 
 series_lists = st.lists(
     st.builds(lambda variance, freedom: Scatter(variance * freedom, freedom), st.floats(1e-8, 1e-2), st.floats(1, 50)),
@@ -58,9 +59,8 @@ def test_series_that_differ_share_nothing() -> None:
 
 def test_few_series_are_worth_little() -> None:
     """Four that are alike may be so by chance: they are worth far less than all of their runs."""
-    few, many = (shared_scatter(drawn(1, count * [0.0025])) for count in (4, 40))
-    assert many is not None
-    assert few is None or few.freedom < 18.0 < many.freedom
+    few, many = (known(shared_scatter(drawn(1, count * [0.0025]))) for count in (4, 40))
+    assert few.freedom < 18.0 < many.freedom
 
 
 def test_one_series_and_series_without_scatter_tell_nothing() -> None:

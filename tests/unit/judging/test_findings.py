@@ -146,9 +146,7 @@ def test_products_above_the_published_peak_are_implausible(flops_per_s: float, s
 
 @pytest.mark.parametrize("scale", ["full", "smoke"])
 @pytest.mark.parametrize(("seconds", "sane"), [(1e-3, True), (1e-9, False)])
-def test_a_training_above_the_published_peak_is_implausible_without_a_system_file(
-    scale: str, seconds: float, sane: bool
-) -> None:
+def test_a_training_above_the_peak_is_implausible_without_a_system_file(scale: str, seconds: float, sane: bool) -> None:
     """The model of the GPU is enough, also where the MFU has no meaning as a statistic."""
     evidence = run()
     steps = tuple(step.model_copy(update={"seconds": seconds}) for step in evidence.series.steps)
@@ -170,9 +168,7 @@ def test_a_training_above_the_published_peak_is_implausible_without_a_system_fil
         ("cpu", "bf16", None),
     ],
 )
-def test_the_published_peak_is_known_by_the_gpu_alone(
-    device: str, precision: str, peak: tuple[float, float] | None
-) -> None:
+def test_a_gpu_alone_gives_the_published_peak(device: str, precision: str, peak: tuple[float, float] | None) -> None:
     assert published_tflops(device, precision) == peak
 
 

@@ -38,17 +38,14 @@ def test_what_is_within_the_tolerance_is_no_outlier() -> None:
     assert list(outliers(fleet, tolerance=0.001)) == ["e"]
 
 
-def test_what_is_within_the_scatter_is_no_outlier() -> None:
+def test_what_is_within_the_scatter_or_beside_a_median_of_zero_is_no_outlier() -> None:
     assert not outliers({"a": 100.0, "b": 80.0, "c": 120.0, "d": 60.0}, tolerance=0.05)
+    assert not outliers({"a": 0.0, "b": 0.0, "c": 1.0}, tolerance=0.0, side="both")
 
 
 @pytest.mark.parametrize("fleet", [{}, {"a": 1.0}, {"a": 1.0, "b": 100.0}])
 def test_of_fewer_than_three_none_is_named(fleet: Mapping[str, float]) -> None:
     assert not outliers(fleet, tolerance=0.0, side="both")
-
-
-def test_a_median_of_zero_names_nobody() -> None:
-    assert not outliers({"a": 0.0, "b": 0.0, "c": 1.0}, tolerance=0.0, side="both")
 
 
 @pytest.mark.parametrize(("value", "kind"), [(math.nan, "not_finite"), (math.inf, "not_finite"), (-1.0, "negative")])

@@ -30,9 +30,7 @@ def test_what_was_planned_begins_at_the_end(pytester: pytest.Pytester, *, planne
         assert (bench_of(config).session.id, bench_of(config).session.folder) == (early.id, early.folder)
 
 
-def test_sessions_in_one_process_share_their_modules(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_in_one_process_share_modules(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pytester removes modules that a session imported first, so they are imported before."""
     name = "pytest_llmbench.plugin.register"
     for plugin, is_there in (("no:pytester", False), ("pytester", True)):

@@ -76,7 +76,7 @@ FP8 = "7 of 8 linear layers of the blocks in fp8; 1 of 8 linear layers of the bl
         (None, "auto", "recomputed: full; 4 sequences at a time"),
     ],
 )
-def test_what_ranks_counted_stands_in_record_and_report(
+def test_counts_are_in_record_and_report(
     products: dict[str, int] | None, checkpointing: Any, trained: str | None
 ) -> None:
     record = RunRecord.read(REAL)

@@ -14,6 +14,7 @@ from pytest_llmbench.judging.statistics import Measurement, judged_steps, measur
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, find_copy
 from pytest_llmbench.plugin.verdict.measured import explain_comparison
 from pytest_llmbench.plugin.verdict.run import Run
+from tests.conftest import known
 from tests.support.shipped import shipped_recipes
 
 RECIPE = shipped_recipes()["opt125m"]
@@ -60,8 +61,7 @@ def test_three_runs_decide_what_one_leaves_open() -> None:
     measured = runs.throughput
     assert measured >= bound
     assert measured.value == pytest.approx(1000 / (sum(LEVELS) / 3), rel=1e-3)
-    decision = last(runs).decision
-    assert decision is not None
+    decision = known(last(runs).decision)
     assert (decision.claim, last(runs).decisive) == ("system", measured.number)
     assert not several().step_time > Quantity("1.1 s")
 
@@ -88,8 +88,7 @@ def test_another_statistic_has_to_hold_in_each_run(large: int) -> None:
     measured = runs.peak_memory
     assert not measured <= bound
     assert last(runs).decisive.metric.value == 22.0
-    lines = explain_comparison("<=", measured, bound)
-    assert lines is not None
+    lines = known(explain_comparison("<=", measured, bound))
     key = runs.records[large - 1].key
     assert lines[0] == f"measured 22 GiB in run {key} is 10 % above the threshold 20 GiB"
     assert f"run record: /runs/{key}/record.json" in lines
@@ -112,8 +111,7 @@ def test_a_claim_about_a_run_is_about_each_of_them(slow: int) -> None:
     measured = runs.throughput
     assert measured not in reference("990 words/s", "run")
     assert last(runs).decisive.record.repeat == slow
-    decision = last(runs).decision
-    assert decision is not None
+    decision = known(last(runs).decision)
     assert decision.alpha == pytest.approx(0.01 / 3)
     assert runs.throughput in reference("970 words/s", "run")
     with pytest.raises(InconclusiveError, match=f"run {runs.records[slow - 1].key}: throughput"):
@@ -175,8 +173,7 @@ def look(levels: Sequence[float], bound: Quantity) -> tuple[Run, bool | None]:
 def test_each_look_has_half_of_the_alpha_of_the_one_before() -> None:
     run, holds = look([1.0, 1.0, 1.0, 1.0], Quantity("992 words/s"))
     assert (holds, run.look, len(run.records)) == (True, 2, 4)
-    decision = last(run).decision
-    assert decision is not None
+    decision = known(last(run).decision)
     assert decision.alpha == run.step_time.number.alpha == 0.01 / 8
     assert len(last(run).number.parts) == 4
     assert look([1.0], Quantity("900 words/s"))[0].look == 0
@@ -198,8 +195,7 @@ def test_many_looks_are_not_wrong_more_often() -> None:
 def test_a_miss_is_told_with_its_interval() -> None:
     measured, bound = several().throughput, Quantity("1100 words/s")
     assert not measured >= bound
-    lines = explain_comparison(">=", measured, bound)
-    assert lines is not None
+    lines = known(explain_comparison(">=", measured, bound))
     assert lines[0].startswith("measured 999.")
     assert " words/s (between 99" in lines[0]
     assert lines[0].endswith("below the threshold 1,100 words/s")

@@ -1,5 +1,6 @@
 """NCCL's lines: every form of its versions, and nothing that is damaged passes for what it is not."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -11,59 +12,10 @@ from pytest_llmbench.readers.nccl import condense, find_faults, read_nccl
 from tests.support.nccl import lines
 
 HEAD = "gpu-01:3884652:3884701 [4] NCCL INFO "
-# The way of a channel in all words of NCCL 2.7 to 2.30, as the reader names it.
-WAYS = {
-    "0[6000] -> 1[7000] via P2P/direct pointer": "P2P/direct pointer",
-    "1[1] -> 3[3] via P2P/direct pointer/read": "P2P/direct pointer/read",
-    "0[0] -> 15[7] via P2P/IPC/read": "P2P/IPC/read",
-    "0[0] -> 1[1] via P2P/IPC comm 0x7f12 nRanks 08": "P2P/IPC",
-    "0[0] -> 1[1] via P2P/IPC/CE": "P2P/IPC",
-    "0[0] -> 7[7] via P2P/CUMEM": "P2P/CUMEM",
-    "0[0] -> 7[7] via P2P/CUMEM/read": "P2P/CUMEM/read",
-    "0[0] -> 4[0] via P2P/MNNVL": "P2P/MNNVL",
-    "0[0] -> 3[3] via P2P/indirect/1[1]": "P2P/indirect/1[1]",
-    "0[0] -> 1[1] via direct shared memory": "SHM",
-    "0[0] -> 1[1] via SHM/direct/direct": "SHM",
-    "0[0] -> 1[1] via SHM/CE/direct": "SHM",
-    "0[0] -> 1[1] via SHM/direct": "SHM",
-    "2[c7000] -> 0[87000] [receive] via NET/IB/5/GDRDMA": "NET/IB/GDRDMA",
-    "31[7] -> 39[7] [receive] via NET/IBext_v8/2": "NET/IBext_v8",
-    "15[7] -> 6[6] [send] via NET/Socket/3": "NET/Socket",
-    "8[0] -> 16[0] [send] via NET/AWS Libfabric/0/GDRDMA": "NET/AWS Libfabric/GDRDMA",
-    "8[0] -> 16[0] [send] via NET/Libfabric/0(9)/GDRDMA/Shared": "NET/Libfabric/GDRDMA",
-    "8[0] -> 16[0] [send] via NET/IB/0/GDRDMA(PCI)": "NET/IB/GDRDMA",
-    "8[0] -> 16[0] [send] via NET/GPUDirectTCPX_v7/0/GDRDMA/flush=None": "NET/GPUDirectTCPX_v7/GDRDMA",
-}
-FACTS = {
-    "NET/IB : No device found.": ("no_ib", "NET/IB : No device found."),
-    "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB ib0:10.0.0.1<0>": ("nics", "2"),
-    "NET/IB : Using [0]rdma0:1/RoCE:0:0 [1]rdma1:1/RoCE:1:0 [2]rdma2:1/RoCE:2:0 [RO]; OOB e0:1<0>": ("nics", "3"),
-    "NET/IB : Using [0]={[0]mlx5_0:1/IB, [1]mlx5_1:1/IB} [RO]; OOB e0:1<0>": ("nics", "2"),
-    "NET/OFI Selected Provider is efa (found 16 nics)": ("nics", "16"),
-    "NET/OFI Selected provider is efa, fabric is efa-direct (found 32 nics)": ("nics", "32"),
-    "NVLS multicast support is not available on dev 7": ("nvls", "no"),
-    "NVLS multicast support is available on dev 7 (NVLS_NCHANNELS 16)": ("nvls", "yes"),
-    "24 coll channels, 0 collnet channels, 16 nvls channels, 32 p2p channels, 2 p2p channels per peer": (
-        "nvls_channels", "16"
-    ),
-    "8 coll channels, 8 p2p channels, 2 p2p channels per peer": ("coll_channels", "8"),
-    "MNNVL 1 cliqueId 7ffe cliqueSize 72 cliqueRank 3": ("clique", "72"),
-    "GPU Direct RDMA Disabled for GPU 3 / HCA 1 (distance 8 > 5)": (
-        "no_gdr", "GPU Direct RDMA Disabled for GPU 3 / HCA 1 (distance 8 > 5)"
-    ),
-    "P2P is disabled between connected GPUs 0 and 1. You can repress this message": (
-        "no_p2p", "P2P is disabled between connected GPUs 0 and 1. You can repress this message"
-    ),
-}  # fmt: skip
-# Lines of NCCL without a fact that is used; two of them begin as others do.
-OTHERS = (
-    "Bootstrap : Using eth0:10.0.0.1<0>", "Using network IB", "Channel 00/24 :    0   1   2   3",
-    "Ring 00 : 3 -> 0 -> 1",
-    "Connected all rings, use ring PXN 0 GDR 1", "P2P Chunksize set to 131072", "NVLS comm 0x55d0 headRank 0 nHeads 8",
-    "ncclCommSplit comm 0x1 rank 3 parent 0x2 nranks 8", "=== System : maxBw 370.8 totalBw 370.8 ===",
-    "DMA-BUF is available on GPU device 0", "NET/Plugin: Loaded net plugin Libfabric (v10)",
-    "MNNVL busId 0x1 fabric UUID 1.2", "Trees [0] 1/-1/-1->0->3",
-)  # fmt: skip
+_DATA = Path(__file__).parents[2] / "data" / "nccl"  # its README has what each of them is
+WAYS = dict(csv.reader((_DATA / "ways.csv").read_text("utf-8").splitlines()))
+FACTS = {text: (name, value) for text, name, value in csv.reader((_DATA / "facts.csv").read_text("utf-8").splitlines())}
+OTHERS, PUBLIC = ((_DATA / f"{name}.txt").read_text("utf-8").splitlines() for name in ("others", "healthy"))
 
 
 def one(text: str) -> NcclLog:
@@ -143,26 +95,6 @@ def test_forms_of_public_logs() -> None:
     assert (log["n0"].facts["nics"].value, "no_gdr" in log["n0"].facts) == ("2", True)
     both = [f"node7:1:1 [0] {ring}", f"supernode7:2:2 [0] {ring}"]
     assert list(read_nccl(both)) == ["node7", "supernode7"]
-
-
-# Lines of healthy machines in public logs, and of none a fault: the words of NCCL 2.4 to 2.30 that no rule may take.
-PUBLIC = (
-    "NET/FastSocket : Using [0]ibs108:10.0.19.12<0> [1]ibs109:10.0.19.13<0>",  # GCP's plugin
-    "NET/IB : Using [0]mlx5_bond_6:1/RoCE [1]mlx5_bond_7:1/RoCE [RO]; OOB bond0:30.159.184.22<0>",
-    "Using network NCCL RDMA Plugin v6", "NET/Socket : GPU Direct RDMA Disabled for HCA 0 'lo'",  # nccl 1053
-    "Channel 00/0 : 0[0] -> 8[0] [send] via NET/NCCL RDMA Plugin v6/0/GDRDMA",
-    "Channel 05/1 : 3[1] -> 8[0] [send] via NET/IB/12/GDRDMA/Shared",  # nccl 1713
-    "NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file",  # 1232
-    "NET/Plugin: Failed to find ncclCollNetPlugin_v9 symbol.", "[Proxy Progress] Device 0 CPU core 184",
-    "TOPO/NET : Made vNic 0", "NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=800000 ndevs=2",
-    "MNNVL busId 0x1801000 fabric UUID f8a1.3a cliqueId 0x7ffe state 3 healthMask 0xaa",
-    "Could not get speed from /sys/class/net/lo/speed. Defaulting to 10 Gbps.", "+ PCI[0.2] - PCI/0-65000 (104c8)",
-    "comm 0x43dc13b0 rank 0 nranks 3 cudaDev 0 busId 80 - Abort COMPLETE", "=== System : maxBw 48.0 totalBw 370.8 ===",
-    "Call to ibv_set_ece failed with error Operation not supported errno 95", "0 : GPU/0 GPU/1",
-    "Tree 0 : 0 -> 1 -> -1/-1/-1", "threadThresholds 8/8/64 | 24/8/64 | 512 | 512",
-    "NCCL_WORK_FIFO_DEPTH set by environment to 4194304.", "NCCL_P2P_LEVEL set by environment to SYS (5)",
-    "NCCL_SOCKET_IFNAME set by environment to en,eth,em,bond", "NCCL_ALGO set by environment to NVLSTREE",
-)  # fmt: skip
 
 
 def test_healthy_lines_of_public_logs_are_no_fault(tmp_path: Path) -> None:

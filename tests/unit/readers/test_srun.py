@@ -1,30 +1,18 @@
 """Of the tasks that srun says ended, those that ended first are told from those that it ended."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.readers.srun import blamed_node, cancel_reason, failed_node, first_to_end
 
-# Printed by a real srun whose task 6 was killed.
-KILLED = """\
-srun: error: n4: task 6: Killed
-srun: launch/slurm: _step_signal: Terminating StepId=17.0
-slurmstepd-n1: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-23T03:11:26 ***
-Terminated
-srun: error: n4: task 7: Terminated
-srun: error: n1: task 0: Exited with exit code 143
-srun: error: n3: tasks 4-5: Terminated
-srun: Force Terminated StepId=17.0
-"""
-# The same, where tasks 1 and 5 ended with status 3 at about the same time.
-EXITED = """\
-srun: error: n5: task 1: Exited with exit code 3
-srun: launch/slurm: _step_signal: Terminating StepId=18.0
-slurmstepd-n5: error: *** STEP 18.0 ON n5 CANCELLED AT 2026-11-23T03:11:27 ***
-srun: error: n7: task 5: Exited with exit code 3
-srun: error: n5: task 0: Terminated
-"""
+# A printed text of tests/data/srun.
+KILLED, EXITED, CANCELLED, CANCELLED_ON_ONE, ABORTED = (
+    (Path(__file__).parents[2] / "data" / "srun" / f"{name}.txt").read_text("utf-8")
+    for name in ("killed", "exited", "cancelled", "cancelled_on_one", "aborted")
+)
 
 
 @pytest.mark.parametrize(
@@ -42,26 +30,6 @@ srun: error: n5: task 0: Terminated
 )
 def test_the_cause_comes_before_the_step_is_ended(text: str, ranks: list[set[int]]) -> None:
     assert [set(ended.ranks) for ended in first_to_end(text)] == ranks
-
-
-# Printed by a real srun whose step was cancelled by scancel: on two nodes, and on one.
-CANCELLED = """\
-srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
-slurmstepd-n3: error: *** STEP 77.0 ON n3 CANCELLED AT 2026-11-23T03:29:08 ***
-srun: error: n3: task 0: Killed
-srun: launch/slurm: _step_signal: Terminating StepId=77.0
-srun: error: n4: task 1: Killed
-"""
-CANCELLED_ON_ONE = """\
-slurmstepd-n3: error: *** STEP 77.1 ON n3 CANCELLED AT 2026-11-23T03:29:15 ***
-srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
-srun: error: n3: task 0: Killed
-"""
-ABORTED = """\
-srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
-srun: error: n3: task 1: Terminated
-slurmstepd-n2: error: *** STEP 72.1 ON n2 CANCELLED AT 2026-11-23T03:28:17 ***
-"""
 
 
 @pytest.mark.parametrize(

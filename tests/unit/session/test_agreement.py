@@ -200,9 +200,7 @@ def other_step_logs(session: Path) -> None:
 @pytest.mark.parametrize(("edit", "named"), [
     (EDITS["a number"][0], "metrics.throughput.value: "), (other_step_logs, "steps[12].seconds: the record says "),
 ])  # fmt: skip
-def test_whoever_builds_on_a_session_names_it(
-    session: Path, tmp_path: Path, edit: Callable[[Path], None], named: str
-) -> None:
+def test_all_who_build_on_it_name_it(session: Path, tmp_path: Path, edit: Callable[[Path], None], named: str) -> None:
     """`--replay`, `report` in each form, `compare` and `history import`: none shows the number as if it were sound."""
     edit(session)
     (run,) = runs_of_session(session, Law(as_recorded=True))

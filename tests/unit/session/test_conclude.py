@@ -12,6 +12,7 @@ from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.judging.sanity import Evidence
 from pytest_llmbench.judging.statistics import measure
 from pytest_llmbench.session.ending import conclude_logs, measurement_of
+from tests.conftest import known
 from tests.unit.judging.conftest import small
 
 Kind = Literal["ranks", "command"]
@@ -67,8 +68,7 @@ def shares(*rates: float, too_short: float = 1.0) -> RunOutcome:
         rates: these multiples, in order.
         too_short: factor by which its step times are.
     """
-    rate = measurement_of(TRAINS, SYSTEM).model_flops_per_s
-    assert rate is not None
+    rate = known(measurement_of(TRAINS, SYSTEM).model_flops_per_s)
     return conclude_logs(evidence(0, 0.01, "ranks", tuple(rate / too_short * each for each in rates)), SYSTEM, None, {})
 
 
@@ -88,7 +88,6 @@ def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], 
 
 @pytest.mark.parametrize("rates", [(2.0,), (2.0, 1.9), (2.0, 0.5), (0.5, 2.0)], ids=str)
 def test_step_times_that_are_wrong_by_a_factor_are_found(rates: tuple[float, ...]) -> None:
-    problem = shares(*rates, too_short=4.0).problem
-    assert problem is not None
+    problem = known(shares(*rates, too_short=4.0).problem)
     assert problem.kind == "implausible"
     assert "training at 200 %" in problem.message

@@ -20,6 +20,7 @@ from pytest_llmbench.session.ending import Outcome, cause, lost_nodes
 from pytest_llmbench.session.following import Follower
 from pytest_llmbench.session.journal.earlier import put_aside
 from pytest_llmbench.session.schedule import RETRIED, Retries
+from tests.conftest import known
 from tests.unit.judging.conftest import small
 
 RECORDED = Path(__file__).parents[2] / "data" / "session" / "20261123-113444-68012a" / "runs" / "good" / "record.json"
@@ -72,14 +73,12 @@ def outcome(folder: Path, *, node: str, hosts: tuple[str, ...], ended: bool) -> 
 def test_a_second_start_is_told_as_such(tmp_path: Path) -> None:
     assert cause(outcome(tmp_path, node="n1", hosts=("n1",), ended=True)) is None
     for ended in (True, False):
-        moved = cause(outcome(tmp_path, node="n4", hosts=("n1",), ended=ended))
-        assert moved is not None
+        moved = known(cause(outcome(tmp_path, node="n4", hosts=("n1",), ended=ended)))
         assert moved.kind == "started_again"
         assert "it has n1 now, and the first start was on n4" in moved.message
     note_second_start(tmp_path, "rank-00000")
     assert cause(outcome(tmp_path, node="n1", hosts=("n1",), ended=True)) is None
-    refused = cause(outcome(tmp_path, node="n1", hosts=("n1",), ended=False))
-    assert refused is not None
+    refused = known(cause(outcome(tmp_path, node="n1", hosts=("n1",), ended=False)))
     assert refused.kind == "started_again"
     assert "rank-00000 on " in refused.message
 
@@ -89,16 +88,14 @@ def test_a_node_that_was_started_anew_has_failed(tmp_path: Path, watched: Any) -
     """It lost its power under the run, whose ranks are silent, or stand still: another one may do better."""
     ended = outcome(tmp_path, node="n1", hosts=("n1", "n2"), ended=False)
     ended = replace(ended, ended_by_us=watched and Problem(kind=watched, message="-"), restarted=("n2",))
-    problem = cause(ended)
-    assert problem is not None
+    problem = known(cause(ended))
     if watched == "time_limit":
         assert problem.kind == "time_limit"
         return
     assert problem.kind == "job_node_fail"
     assert "slurmd of n2 was started while the run went on, as after a loss of power" in problem.message
     assert lost_nodes(ended, problem) == ("n2",)
-    unharmed = cause(replace(ended, restarted=()))
-    assert unharmed is not None
+    unharmed = known(cause(replace(ended, restarted=())))
     assert unharmed.kind == (watched or "rank_died")
 
 
@@ -112,7 +109,7 @@ def test_a_node_that_was_started_anew_has_failed(tmp_path: Path, watched: Any) -
     ],
     ids=["mended meanwhile", "shown", "of another job", "not known"],
 )
-def test_the_nodes_that_a_run_lost_are_known(
+def test_nodes_that_a_run_lost_are_known(
     tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]
 ) -> None:
     (tmp_path / "x.err").write_text(said)

@@ -152,9 +152,7 @@ def test_every_word_arrives_on_slurm(bash: Bash, launcher: Launcher, runtime: st
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("launcher", ["node", "srun", "torchrun"])
 @pytest.mark.parametrize(("task", "speaks"), [("0", True), ("1", False)])
-def test_a_task_of_each_node_labels_the_log(
-    bash: Bash, launcher: Launcher, runtime: str, task: str, speaks: bool
-) -> None:
+def test_each_nodes_task_labels_the_log(bash: Bash, launcher: Launcher, runtime: str, task: str, speaks: bool) -> None:
     text = script(Command(launcher=launcher, argv=("train",)), where=environment(runtime))
     named = {"SLURM_LOCALID": task, "SLURMD_NODENAME": "n2"}
     bash(text, LLMBENCH_LABEL="#llmbench run=a launched=1.500 of=2", **named)

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import matmul
+from tests.conftest import known
 from tests.support.warm.asking import Forked
 
 RANK = "pytest_llmbench.workloads.rank.main"
@@ -35,6 +36,19 @@ Launch = Callable[..., list["subprocess.Popen[bytes]"]]
 _Process = TypeVar("_Process", "subprocess.Popen[bytes]", Forked)
 Fork = Callable[..., list[Forked]]
 TrainAlone = Callable[[Recipe], StepSeries]
+
+
+def losses(series: StepSeries) -> list[float]:
+    return [known(step.loss) for step in series.steps]
+
+
+def norms(series: StepSeries) -> list[float]:
+    return [known(step.grad_norm) for step in series.steps]
+
+
+def close(values: Sequence[float], rel: float = 1e-4) -> object:
+    """Equal but for the order in which fp32 numbers were added."""
+    return pytest.approx(values, rel=rel)
 
 
 @pytest.fixture(scope="session")

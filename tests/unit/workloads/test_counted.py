@@ -28,6 +28,7 @@ TRAININGS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "torch, whole": (2, {}),
     "torch, gradients, bf16": (2, {"parallelism": {"sharding": "gradients"}, "precision": "bf16"}),
     "torch, full": (2, {"parallelism": {"sharding": "full"}}),
+    "torch, tensor": (2, {"parallelism": {"tensor": 2, "sequence": True}}),
     "megatron, copies": (2, merge(MEGATRON, {"parallelism": {"activation_checkpointing": "full"}})),
     "megatron, tensor": (2, MEGATRON | {"parallelism": {"tensor": 2, "sequence": True}}),
     "megatron, pipeline, bf16": (2, MEGATRON | {"parallelism": {"pipeline": 2}, "precision": "bf16"}),
@@ -146,9 +147,7 @@ def judge(folder: Path, recipe: Recipe, ranks: int) -> Problem | None:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_a_true_training_counts_what_its_recipe_says(
-    name: str, trained: Callable[[str], Path], make_recipe: MakeRecipe
-) -> None:
+def test_a_true_training_counts_its_recipe(name: str, trained: Callable[[str], Path], make_recipe: MakeRecipe) -> None:
     """Layers, parameters, precision, places, sequences and losses agree, however the model is spread."""
     ranks, changes = TRAININGS[name]
     recipe = make_recipe(**changes)

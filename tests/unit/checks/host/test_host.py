@@ -124,9 +124,7 @@ def test_sizes_of_one_name_are_close(sizes: dict[str, int], tolerance: float) ->
 
 
 @given(DEVICES, st.sampled_from(sorted(RULES)), st.sampled_from(["", "^", "=", "^="]), DEVICES)
-def test_a_list_and_the_list_that_leaves_it_out_part_the_devices(
-    there: set[str], name: str, before: str, named: set[str]
-) -> None:
+def test_a_list_and_its_complement_part_the_devices(there: set[str], name: str, before: str, named: set[str]) -> None:
     rule, listed = RULES[name], ",".join(sorted(named))
     devices, absent = choose_devices(before + listed, there, rule)
     assert devices <= there

@@ -122,7 +122,7 @@ def references(**changes: Any) -> dict[str, Any]:
         ({"recipes": []}, ["tiny.yaml: recipes: "]),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_file_recipe_and_key(
+def test_a_mistake_is_told_with_its_place(
     load: Load, tmp_path: Path, changes: dict[str, Any], messages: list[str]
 ) -> None:
     """A mistake stops a file at any scale, and each line begins with its place."""

@@ -164,7 +164,7 @@ def test_what_the_recipe_asks_for_beyond_its_fields_may_be_printed(tmp_path: Pat
         ("Total number of parameters in billions: 0.00", {}, None),
     ],
 )
-def test_a_line_beside_the_arguments_has_to_agree(
+def test_lines_beside_arguments_must_agree(
     tmp_path: Path, more: str, arguments: dict[str, str], kind: str | None
 ) -> None:
     """A folder of checkpoints may be named that has none yet."""
@@ -356,7 +356,7 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
         lambda case: case[0].name,
     ),
 )
-def test_a_true_log_of_another_training_is_refused(
+def test_a_true_log_of_other_work_is_refused(
     tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str
 ) -> None:
     damaged, changes = re.subn(pattern, instead, log.text())

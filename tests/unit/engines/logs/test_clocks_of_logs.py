@@ -86,9 +86,7 @@ def test_metaseqs_clocks_have_to_agree(tmp_path: Path, text: str, said: str) -> 
     ("log", "sequences"), readable([(LAMBDA_350M, 19200), (LAMBDA_13B, 12800)], lambda case: case[0].name)
 )
 @pytest.mark.parametrize("share", [0.5, 0.95])
-def test_lambdas_execution_time_has_to_cover_its_lines(
-    tmp_path: Path, log: TrueLog, sequences: int, share: float
-) -> None:
+def test_lambdas_execution_time_covers_its_lines(tmp_path: Path, log: TrueLog, sequences: int, share: float) -> None:
     """A shorter time and a higher throughput, whose product is still all samples, are not those of these lines."""
     text = log.text()
     (seconds,) = re.findall(r"Execution time: ([\d.]+) seconds", text)
@@ -110,9 +108,7 @@ def test_megatrons_time_stamps_are_those_of_its_steps(tmp_path: Path, share: flo
 
 @pytest.mark.parametrize(("per_s", "sane"), [(1.0, True), (1.2, False), (0.5, False)])
 @pytest.mark.parametrize(("name", "work"), [("samples per second", 8.0), ("tokens per GPU per second", 8 * 32 / 2)])
-def test_megatrons_rates_are_of_the_recipes_work(
-    tmp_path: Path, name: str, work: float, per_s: float, *, sane: bool
-) -> None:
+def test_megatrons_rates_are_of_its_work(tmp_path: Path, name: str, work: float, per_s: float, *, sane: bool) -> None:
     def with_rate(line: re.Match[str]) -> str:
         return f"{line[0]} {name}: {per_s * work / (float(line[1]) / 1000):.3f} |"
 

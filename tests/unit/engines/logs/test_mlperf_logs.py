@@ -173,6 +173,7 @@ def test_copies_of_a_line_and_lines_of_others_do_no_harm(tmp_path: Path) -> None
     lines = made().splitlines(keepends=True)
     text = "".join(f"{one}{one}NCCL INFO Channel 00\n" for one in lines).replace("\n0: ", "\n 0: ")
     assert kind(judged(tmp_path, text)) == "judged"
+    assert kind(judged(tmp_path, made().rstrip())) == "judged"  # its last line has no end
 
 
 def test_a_log_may_lack_means_and_evaluate_before_the_first_step(tmp_path: Path) -> None:

@@ -59,9 +59,7 @@ def test_a_rank_that_the_others_wait_for_is_the_straggler(make_run: MakeRun, num
         ("host", {"forward": 0.095}, {"throttled_s": 0.0, "delayed_s": 0.035}),
     ],
 )
-def test_a_counter_explains_the_straggler(
-    make_run: MakeRun, kind: str, own: dict[str, float], counters: dict[str, float]
-) -> None:
+def test_a_counter_explains_it(make_run: MakeRun, kind: str, own: dict[str, float], counters: dict[str, float]) -> None:
     usual = {"throttled_s": 0.0, "delayed_s": 0.0} if counters else {}
     ranks = [rank(each, {"data": 0.001, "forward": 0.05}, 0.1, 0.0, **usual) for each in range(3)]
     ranks[2] = rank(2, own, 0.1, 1.0, **counters)

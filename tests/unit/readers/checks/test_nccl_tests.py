@@ -21,39 +21,11 @@ from tests.support.samples import readable
 
 GIB = 1 << 30
 
-OLD = """\
-#                                                       out-of-place                       in-place
-#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
-#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-           0             0   float     sum    36.90    0.00    0.00    N/A    36.47    0.00    0.00    N/A
-  8589934592    2147483648   float     sum    63896  134.44  235.26    N/A    63959  134.30  235.03    N/A
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 117.573
-#
-"""
-NEW = """\
-# Collective test starting: all_reduce_perf
-#  Rank  0 Group  0 Pid   1844 on         n1 device  0 [0000:00:06] NVIDIA H200
-#  Rank  1 Group  0 Pid   1844 on         n2 device  0 [0000:00:07] NVIDIA H200
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
-           8             2     float     sum      -1    40.26    0.00    0.00       0    36.95    0.00    0.00       0
-     1048576        262144     float     sum      -1    32.28   32.48   32.48       2    32.49   32.27   32.27       0
-  8589934592    2147483648     float     sum      -1    31307  274.38  274.38       0    31328  274.19  274.19   1e+06
-# Out of bounds values : 2 FAILED
-# Avg bus bandwidth    : 102.22
-#
-# Collective test concluded: all_reduce_perf
-#
-"""
-STAMPED = """\
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong            timestamp
-  8589934592    2147483648     float     sum      -1    31307  274.38  480.16       0    31328  274.19  479.84       0  2026-11-21 10:00:00
-"""  # noqa: E501 - as it is printed
-PER_ITERATION = """\
-#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%            timestamp
-  8589934592    2147483648     float     sum      -1    31307  274.38  480.16       0  31000.1  32000.2  31999.9     0.50    31328  274.19  479.84       0  31000.3  32000.4  31999.8     0.60  2026-11-21 10:00:00
-"""  # noqa: E501 - as it is printed
+# A printed text of tests/data/nccl_tests.
+OLD, NEW, STAMPED, PER_ITERATION = (
+    (Path(__file__).parents[3] / "data" / "nccl_tests" / f"{name}.txt").read_text("utf-8")
+    for name in ("old", "new", "stamped", "per_iteration")
+)
 
 
 def read(text: str) -> Curve:

@@ -16,9 +16,10 @@ def test_links_have_speeds_or_are_inactive() -> None:
     assert links[0].active[0] == 26.562
 
 
-def test_a_gpu_whose_links_are_all_down() -> None:
-    text = "GPU 0: NVIDIA A100 (UUID: GPU-1)\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
-    assert read_links(text)[0].all_inactive
+@pytest.mark.parametrize("between", ["\n", " "])
+def test_a_gpu_whose_links_are_all_down(between: str) -> None:
+    words = "NVML: Unable to retrieve NVLink information as all links are inActive"
+    assert read_links(f"GPU 0: NVIDIA A100 (UUID: GPU-1){between}{words}\n")[0].all_inactive
 
 
 @pytest.mark.parametrize(
@@ -35,24 +36,16 @@ def test_a_gpu_without_nvlink(answer: str) -> None:
     assert [(state.speeds, state.all_inactive) for state in links.values()] == [((), False)] * 2
 
 
-def test_inactive_links_in_the_line_of_the_gpu() -> None:
-    words = "NVML: Unable to retrieve NVLink information as all links are inActive"
-    assert read_links(f"GPU 0: NVIDIA H100 (UUID: GPU-0) {words}\n")[0].all_inactive
-
-
 @given(st.text(max_size=80))
 def test_any_other_text_is_refused(text: str) -> None:
     with pytest.raises(RunError):
         read_links(text)
 
 
-def test_a_link_that_is_left_out_is_noticed() -> None:
+def test_a_link_that_is_left_out_and_a_gpu_that_is_listed_twice_are_refused() -> None:
+    """The second list would hide a link that is down in the first."""
     with pytest.raises(RunError, match="Link 2"):
         read_links(links_text(1).replace("\t Link 1: 26.562 GB/s\n", ""))
-
-
-def test_a_gpu_that_is_listed_twice_is_not_read() -> None:
-    """The second list would hide a link that is down in the first."""
     with pytest.raises(RunError, match=r"printed 'GPU 0: "):
         read_links(links_text(inactive={0: 3}) + links_text())
 

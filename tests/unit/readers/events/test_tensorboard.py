@@ -157,14 +157,10 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
     assert (step.samples, step.seconds, read.restarted) == (None, None, None)
 
 
-def test_steps_logged_every_so_often(tmp_path: Path) -> None:
-    write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in (9, 19, 29)))
-    assert [(step.step, step.interval) for step in series(tmp_path).steps] == [(10, 10), (20, 10), (30, 10)]
-
-
-def test_files_that_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in (109, 119)))
-    assert [(step.step, step.interval) for step in series(tmp_path).steps] == [(110, 10), (120, 10)]
+@pytest.mark.parametrize("logged", [(9, 19, 29), (109, 119)], ids=["from the start", "from the middle of a run"])
+def test_steps_logged_every_so_often(tmp_path: Path, logged: tuple[int, ...]) -> None:
+    write(tmp_path, *(record(step, {TIMING: simple(1.0)}) for step in logged))
+    assert [(step.step, step.interval) for step in series(tmp_path).steps] == [(at + 1, 10) for at in logged]
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

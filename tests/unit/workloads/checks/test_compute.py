@@ -154,7 +154,7 @@ def test_tf32_is_a_choice_for_a_while(*, allowed: bool, word: str) -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_copies_are_made_alone_and_then_together(
+def test_copies_are_made_alone_then_together(
     rank: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ranks: one after the other, then both at once, each way; nobody waits for ever."""

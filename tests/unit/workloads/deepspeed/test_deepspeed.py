@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.base import Place, RankTask
 from pytest_llmbench.engines.deepspeed.engine import ENGINE
 from pytest_llmbench.readers.steps.step_log import read_steps
-from tests.unit.workloads.conftest import Fork, MakeRecipe
+from tests.unit.workloads.conftest import Fork, MakeRecipe, losses, norms
 
 pytestmark = pytest.mark.skipif(
     find_spec("deepspeed") is None or find_spec("transformers") is None,
@@ -85,14 +85,6 @@ def folder(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> dict[str, StepSeries]:
     return {name: read_steps(folder / name) for name in TRAININGS}
-
-
-def losses(series: StepSeries) -> list[float]:
-    return [step.loss for step in series.steps if step.loss is not None]
-
-
-def norms(series: StepSeries) -> list[float]:
-    return [step.grad_norm for step in series.steps if step.grad_norm is not None]
 
 
 def test_a_real_start_logs_a_whole_run(make_recipe: MakeRecipe, fork: Fork, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.readers.steps.step_log import read_steps
 from tests.conftest import known
 from tests.support.training.same_loss import several
-from tests.unit.workloads.conftest import Fork, MakeRecipe
+from tests.unit.workloads.conftest import Fork, MakeRecipe, close, losses, norms
 
 pytestmark = [
     pytest.mark.skipif(find_spec("megatron") is None, reason="needs Megatron-Core: pip install megatron-core"),
@@ -168,19 +168,6 @@ def pipeline(train: Train) -> Path:
     return train(2, parallelism={"pipeline": 2})
 
 
-def losses(series: StepSeries) -> list[float | None]:
-    return [step.loss for step in series.steps]
-
-
-def norms(series: StepSeries) -> list[float | None]:
-    return [step.grad_norm for step in series.steps]
-
-
-def close(values: Sequence[float | None], rel: float = 1e-4) -> object:
-    """Equal but for the order in which fp32 numbers were added."""
-    return pytest.approx(values, rel=rel)
-
-
 def test_stages_train_as_engine_torch_does(pipeline: Path, by_torch: StepSeries) -> None:
     assert_equal_training(read_steps(pipeline), by_torch, ranks=2)
 
@@ -211,7 +198,7 @@ def test_a_dense_shape_of_today_trains_as_engine_torch_does(
 def test_experts_train_alike_however_they_are_spread(name: str, trained: Trained) -> None:
     alone = trained("experts")
     assert_equal_training(trained(name), alone, ranks=2)
-    assert known(losses(alone)[-1]) < known(losses(alone)[0])
+    assert losses(alone)[-1] < losses(alone)[0]
 
 
 @pytest.mark.parametrize("name", OF_TODAY)
@@ -248,20 +235,17 @@ def test_phases_follow_the_schedule(pipeline: Path) -> None:
     ]
 
 
-def test_rotary_positions_are_the_same_in_every_layout(trained: Trained, by_torch: StepSeries) -> None:
-    """Rotary positions train another model than learned ones, and the same on one rank or two stages."""
-    alone, cut = trained("rope"), trained("rope_in_stages")
-    assert losses(cut) == close(losses(alone))
-    assert norms(cut) == close(norms(alone))
-    assert losses(alone) != close(losses(by_torch))
+@pytest.mark.parametrize(("plain", "other"), [("rope", "rope_in_stages"), ("kept", "recomputed")])
+def test_positions_and_dropout_are_the_same_in_every_layout(
+    trained: Trained, by_torch: StepSeries, plain: str, other: str
+) -> None:
+    """Rotary positions train another model than learned ones, and the same on one rank or two stages.
 
-
-def test_recomputation_repeats_the_dropout(trained: Trained, by_torch: StepSeries) -> None:
-    """Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part."""
-    kept, recomputed = trained("kept"), trained("recomputed")
-    assert losses(recomputed) == close(losses(kept))
-    assert norms(recomputed) == close(norms(kept))
-    assert norms(kept) != close(norms(by_torch))
+    Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part.
+    """
+    assert losses(trained(other)) == close(losses(trained(plain)))
+    assert norms(trained(other)) == close(norms(trained(plain)))
+    assert norms(trained(plain)) != close(norms(by_torch))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

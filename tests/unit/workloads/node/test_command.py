@@ -171,7 +171,7 @@ def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> 
     [(signal.SIGTERM, 143, f"trap '' TERM\n{FAMILY}"), (signal.SIGINT, 130, FAMILY)],
     ids=["SIGTERM", "SIGINT"],
 )
-def test_a_signal_ends_all_that_was_started(
+def test_a_signal_ends_all_started(
     drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str
 ) -> None:
     process = drive(script)

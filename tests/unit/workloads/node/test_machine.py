@@ -27,9 +27,7 @@ def test_a_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch, visible: int,
 
 
 @pytest.mark.parametrize(("visible", "local_rank"), [(0, 0), (2, 2)])
-def test_too_few_gpus_are_an_error_with_the_numbers(
-    monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int
-) -> None:
+def test_too_few_gpus_are_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int) -> None:
     see_gpus(monkeypatch, visible)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "x")
     message = rf"needs GPU {local_rank}, but its process sees {visible} of them \(CUDA_VISIBLE_DEVICES='x'\)"
@@ -50,9 +48,7 @@ def test_a_cpu_rank_is_named_cpu(context: RankContext) -> None:
         pytest.param({"SLURM_CPUS_PER_TASK": "6", "SUBMITIT_EXECUTOR": "local"}, 4, id="local_in_a_slurm_job"),
     ],
 )
-def test_threads_follow_the_share_of_cores(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], threads: int
-) -> None:
+def test_threads_follow_the_cores(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], threads: int) -> None:
     """Of 8 usable cores, 2 ranks get what Slurm gave each of them, and half otherwise."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     for name in ("SLURM_CPUS_PER_TASK", "SUBMITIT_EXECUTOR"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.workloads.node.machine_lock import hold, holders, is_held, take
+from tests.conftest import known
 from tests.support.waiting import wait_until
 
 # Holds the lock, hands it to a program that outlives it or not, and says that it does.
@@ -76,8 +77,7 @@ def test_looking_changes_nothing(tmp_path: Path, mode: int) -> None:
 
 def test_one_alone_takes_it(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    mine = take(lock)
-    assert mine is not None
+    mine = known(take(lock))
     assert take(lock) is None
     os.close(mine)
     process, _ = held(lock, "alone")
@@ -93,8 +93,7 @@ def test_sessions_of_two_users_wait_for_each_other(tmp_path: Path) -> None:
     lock = folder / "lock"
     before = os.umask(0o077)
     try:
-        mine = take(lock)
-        assert mine is not None
+        mine = known(take(lock))
         assert as_nobody(lock) == "held"
         os.close(mine)
         assert as_nobody(lock) == "free"

@@ -43,7 +43,7 @@ def test_outside_of_slurm_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) ->
     assert hosts_of_this_job() == (os.uname().nodename,)
 
 
-def test_in_a_job_slurm_names_them(
+def test_slurm_names_those_of_a_job(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], dict[str, str]]
 ) -> None:
     """A list in Slurm's notation is Slurm's to read; when it does not, that is an error."""
@@ -71,9 +71,7 @@ def test_a_script_sees_a_job_of_its_own_nodes(tmp_path: Path, program: Callable[
     assert done.stdout == "--overlap --mem=0 --nodelist=n1,n2 --nodes=2 a b\n"
 
 
-def test_outside_of_slurm_the_environment_is_left_as_it_is(
-    tmp_path: Path, program: Callable[[str, str], dict[str, str]]
-) -> None:
+def test_outside_of_slurm_the_environment_stays(tmp_path: Path, program: Callable[[str, str], dict[str, str]]) -> None:
     env = {"HOME": "/root", **program("srun", "exit 1")}
     assert environment_of({**env, "SUBMITIT_EXECUTOR": "local"}, ("here",), 4, tmp_path) == env
     assert not (tmp_path / "bin").exists()

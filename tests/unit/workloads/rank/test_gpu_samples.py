@@ -86,7 +86,7 @@ def test_a_rank_of_the_cpu_is_not_watched(context: RankContext) -> None:
 
 
 @pytest.mark.parametrize(("cuda", "uuid"), [("13.0", "GPU-1b2c"), (None, None)])
-def test_a_gpu_is_known_by_its_uuid(
+def test_uuids_are_known(
     context: RankContext, monkeypatch: pytest.MonkeyPatch, cuda: str | None, uuid: str | None
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -174,9 +174,7 @@ def test_no_driver_is_said(context: RankContext, series: Series, monkeypatch: py
     assert sampled == []
 
 
-def test_a_gpu_that_nvml_does_not_know_is_said(
-    context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_unknown_to_nvml_is_said(context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
     series(ROW)
     monkeypatch.setattr(gpu_samples, "gpu_uuid", lambda _: "GPU-7")
     with StepLog(context) as log, gpu_samples.sampled(context, log):
@@ -201,7 +199,7 @@ def test_a_value_that_no_reader_takes_is_said(context: RankContext, series: Seri
     assert (told[-1].trouble or "").startswith("ValueError: memory_used_bytes must be a number that a GPU may have")
 
 
-def test_a_call_that_hangs_writes_nothing_later(
+def test_a_hung_call_writes_nothing_later(
     context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank does not wait for it, and its log is closed when the call comes back."""

@@ -62,9 +62,7 @@ def test_a_host_alone_logs_at_once(context: RankContext, monkeypatch: pytest.Mon
     assert step.seconds > 0
 
 
-def test_ranks_of_a_device_end_after_the_step_that_tells_them(
-    context: RankContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_a_device_end_one_step_after_the_word(context: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 tells it in step 3; every rank reads that when step 4 has been asked for, and makes no other."""
     Mark.times = iter([0.0, 1.0, 2.0, 3.0, 4.0])
     monkeypatch.setattr(step_clock, "_Mark", Mark)

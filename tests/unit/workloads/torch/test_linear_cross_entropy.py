@@ -25,9 +25,7 @@ def factors(vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("vocab_size", [128, 1001, 50])
 @pytest.mark.parametrize("elements", [2**28, 2**12], ids=["whole", "in parts"])
-def test_it_is_the_cross_entropy_of_the_product(
-    vocab_size: int, elements: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_cross_entropy_of_the_product(vocab_size: int, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ELEMENTS", elements)
     hidden, embedding, targets = factors(vocab_size)
     ours = linear_cross_entropy(hidden, embedding, targets) / 3

@@ -83,20 +83,12 @@ def test_a_token_file_is_read_in_order_and_again(make_recipe: MakeRecipe, token_
     [
         pytest.param({"path": "/gone"}, "/gone: cannot be read as uint16", id="missing"),
         pytest.param({"dtype": "int32"}, "cannot be read as int32", id="no_whole_number_of_tokens"),
+        pytest.param({}, "holds 257 tokens as uint16; one step of 10 sequences needs 321", id="too_short_for_a_step"),
     ],
 )
-def test_a_file_that_cannot_be_mapped_is_refused(
-    make_recipe: MakeRecipe, token_file: Path, data: dict[str, str], message: str
-) -> None:
-    recipe = make_recipe(data={"kind": "token_file", "path": str(token_file), **data})
-    with pytest.raises(ConfigError, match=message):
-        open_tokens(recipe)
-
-
-def test_a_file_too_short_for_one_step_is_refused(make_recipe: MakeRecipe, token_file: Path) -> None:
+def test_a_bad_file_is_refused(make_recipe: MakeRecipe, token_file: Path, data: dict[str, str], message: str) -> None:
     """A step never sees a sequence twice; the error says what the file holds and what a step needs."""
-    recipe = make_recipe(data={"kind": "token_file", "path": str(token_file)}, global_batch_size=10)
-    message = "holds 257 tokens as uint16; one step of 10 sequences needs 321"
+    recipe = make_recipe(data={"kind": "token_file", "path": str(token_file), **data}, global_batch_size=10)
     with pytest.raises(ConfigError, match=message):
         open_tokens(recipe)
 
