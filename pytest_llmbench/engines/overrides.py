@@ -188,10 +188,12 @@ def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
     )
 
 
-def data_parallel_problems(engine: str, recipe: Recipe) -> Iterator[str]:
-    """Yield refusals of an engine with data parallelism and a linear decay alone."""
+def layout_problems(
+    engine: str, recipe: Recipe, lacks: Collection[str] = ("tensor", "pipeline", "virtual_pipeline", "sequence")
+) -> Iterator[str]:
+    """Yield refusals of an engine that lacks some kinds of parallelism, and has a linear decay alone."""
     asked, plain = recipe.parallelism, Parallelism()
-    for kind in ("tensor", "pipeline", "virtual_pipeline", "sequence"):
+    for kind in lacks:
         if getattr(asked, kind) != getattr(plain, kind):
             yield f"recipe {recipe.name}: engine {engine} has no {kind} parallelism; engine megatron_core has"
     if asked.activation_checkpointing == "selective":

@@ -132,7 +132,9 @@ def _activations(recipe: Recipe, footprint: Footprint, copies: int) -> float:
         under_way *= 1 + (layout.pipeline - 1) / (layout.pipeline * chunks)
     layers = model.layers / layout.pipeline
     logits = size * footprint.logit * min(tokens * model.vocab_size / layout.tensor, footprint.most_logits)
-    unit = footprint.unit * all_layers(model).total / (model.layers + model.further_predictions)
+    of_layers = all_layers(model).total
+    tables = parameters(model, recipe.sequence_length) - of_layers  # FSDP gathers these together, as it does a layer
+    unit = footprint.unit * max(of_layers / (model.layers + model.further_predictions), tables) / layout.tensor
     embedding = footprint.embedding * model.vocab_size * model.hidden_size / layout.tensor
     buffers = working + embedding
     if layout.pipeline == 1:

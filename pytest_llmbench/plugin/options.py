@@ -156,11 +156,6 @@ def _flag(help_: str, **form: Any) -> Any:
     return _option(Section.WHAT, help_, value=False, ini=False, **form)
 
 
-def _switch(help_: str, **form: Any) -> Any:
-    """Declare a key of ini files with the values `yes` and `no`."""
-    return _words(None, help_, "no|yes", **form)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayedFolder:
     """The folder of `--replay`, and whether the recipes in its records decide what had to run."""
@@ -283,7 +278,7 @@ class Options:
         "run on Slurm without --nodes and outside a Slurm job, else session", value=None,
     )  # fmt: skip
     max_runs: int | None = _option(None, "Most runs at the same time", whole(1), "N", "as many as the nodes allow")
-    first_run_alone: str = _switch("Run the first run alone, to warm shared caches of compiled kernels")
+    first_run_alone: str = _words(None, "Run the first run alone, to warm shared caches of compiled kernels", "no|yes")
     heartbeat_timeout: float = _option(
         None, "Seconds without a sign of life from pytest after which its jobs, nodes and ranks end themselves",
         timeout_of, "SECONDS", "60", value=TTL_S,

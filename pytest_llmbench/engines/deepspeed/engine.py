@@ -9,7 +9,7 @@ from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import options_problems
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.engines.in_process import InProcess
-from pytest_llmbench.engines.overrides import batch_problem, data_parallel_problems, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, layout_problems, precision_problem
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
 from pytest_llmbench.judging.memory import Footprint, State
@@ -45,7 +45,7 @@ class DeepSpeedEngine(InProcess):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
-        yield from data_parallel_problems(self.name, recipe)
+        yield from layout_problems(self.name, recipe)
         sharding = recipe.parallelism.sharding
         if recipe.precision == "fp16" and sharding == "none":
             yield (

@@ -1,4 +1,4 @@
-"""Plain PyTorch: a decoder trained with DDP or FSDP, by `ranks.run` on every rank."""
+"""Plain PyTorch: a decoder trained with DDP or FSDP, and tensor parallelism, by `ranks.run` on every rank."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from pytest_llmbench.core.record.claims import Asks, Span
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.in_process import InProcess, installed
-from pytest_llmbench.engines.overrides import batch_problem, data_parallel_problems, precision_problem
+from pytest_llmbench.engines.overrides import batch_problem, layout_problems, precision_problem
 from pytest_llmbench.engines.torch.footprint import footprint
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.judging.flops import parameters
@@ -42,7 +42,7 @@ class TorchEngine(InProcess):
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         if recipe.parallelism.activation_checkpointing != "auto":
             return {}
-        of_copy = recipe.samples_per_step // topology.world_size
+        of_copy = recipe.samples_per_step * recipe.parallelism.tensor // topology.world_size
         return {"activation_checkpointing": None, "micro_batch_size": Span(recipe.micro_batch_size, of_copy)}
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
@@ -61,7 +61,8 @@ class TorchEngine(InProcess):
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp8"))
         if recipe.precision == "fp8":
             yield from _indivisible(recipe)
-        yield from data_parallel_problems(self.name, recipe)
+        yield from layout_problems(self.name, recipe, ("pipeline", "virtual_pipeline"))
+        yield from (f"recipe {recipe.name}: {problem}" for problem in _unsplit(recipe, topology))
         sharding = recipe.parallelism.sharding
         if sharding == "optimizer":
             yield f"recipe {recipe.name}: engine torch shards none, gradients or full, not the optimizer alone"
@@ -69,14 +70,30 @@ class TorchEngine(InProcess):
             yield f"recipe {recipe.name}: options.residual: fp32 is for sharding none: what is gathered is bf16"
 
 
+def _unsplit(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    """Yield what tensor-parallel ranks cannot share."""
+    layout, model = recipe.parallelism, recipe.model
+    if layout.sequence != (layout.tensor > 1):
+        yield f"engine torch splits the sequence with the matrices: set sequence: {str(layout.tensor > 1).lower()}"
+    shared = {
+        "ranks": topology.world_size, "attention_heads": model.attention_heads, "query_groups": model.key_value_heads,
+        "feed_forward_size": model.feed_forward_width, "vocab_size": model.vocab_size,
+        "sequence_length": recipe.sequence_length,
+    }  # fmt: skip
+    if odd := [f"{name} {number}" for name, number in shared.items() if number % layout.tensor]:
+        yield f"{listed(odd)}: indivisible by tensor {layout.tensor}"
+    elif topology.world_size > layout.tensor > 1 and layout.sharding == "none":
+        yield f"{topology} have copies of what tensor {layout.tensor} ranks share: set sharding: gradients or full"
+
+
 def _indivisible(recipe: Recipe) -> Iterator[str]:
     """Yield the sides of matrices that a GPU can multiply in 16 bits alone, as 16 does not divide them."""
-    model = recipe.model
+    model, ranks = recipe.model, recipe.parallelism.tensor
     sides = {
         "model.hidden_size": model.hidden_size,
-        "model.attention_heads × head size": model.attention_heads * model.head_width,
-        "queries, keys and values": (model.attention_heads + 2 * model.key_value_heads) * model.head_width,
-        "model.feed_forward_size": model.feed_forward_width,
+        "model.attention_heads × head size": model.attention_heads * model.head_width // ranks,
+        "queries, keys and values": (model.attention_heads + 2 * model.key_value_heads) * model.head_width // ranks,
+        "model.feed_forward_size": model.feed_forward_width // ranks,
         "micro_batch_size × sequence_length": recipe.micro_batch_size * recipe.sequence_length,
     }
     if odd := [f"{name} {side}" for name, side in sides.items() if side % _EIGHT_BIT_TILE]:

@@ -105,7 +105,12 @@ def different(e: Evidence) -> Iterator[Problem]:
     long_enough = [info for info in ranks if info.steps and info.steps.count >= _ENOUGH_STEPS]
     yield from _shared(long_enough, "durations of all steps", lambda info: info.steps and info.steps.durations)
     if e.expected is not None and e.expected.own_losses:
-        yield from _shared(long_enough, "losses of all steps", lambda info: info.steps and info.steps.losses)
+        yield from _shared(long_enough, "losses of all steps", _own_losses)
+
+
+def _own_losses(info: RankInfo) -> Hashable | None:
+    """Return what no other copy of the model has; tensor-parallel ranks of one copy have its losses in common."""
+    return info.steps and (info.steps.losses, info.training.tensor_rank if info.training else 0)
 
 
 def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hashable | None]) -> Iterator[Problem]:

@@ -70,7 +70,7 @@ def token_of(folder: Path) -> str | None:
     return None
 
 
-# Names of the environment variables of rank, local rank, number of ranks and number of nodes. Of two, the first that is
+# Names of the environment variables of rank, local rank, number of ranks and number of nodes. The first of two that is
 # set counts: inside a larger allocation only the step's own counts are those of the run.
 _SLURM = (
     ("SLURM_PROCID",), ("SLURM_LOCALID",),

@@ -77,6 +77,7 @@ LAYOUTS = (
     Layout(engine="torch", name="ddp", ranks=2),
     Layout(engine="torch", name="fsdp", ranks=2, changes=_SHARDED),
     Layout(engine="torch", name="fsdp_kept", ranks=2, changes=_GRADIENTS),
+    Layout(engine="torch", name="tensor", ranks=2, changes={"parallelism": {"tensor": 2, "sequence": True}}),
     Layout(engine="torch", name="one_rank", ranks=1, precision="bf16"),
     Layout(engine="torch", name="ddp", ranks=2, precision="bf16"),
     Layout(engine="torch", name="fsdp", ranks=2, precision="bf16", changes=_SHARDED),

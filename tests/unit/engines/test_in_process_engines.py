@@ -249,7 +249,12 @@ def test_an_unknown_option_hides_no_other_problem() -> None:
 @pytest.mark.parametrize(
     ("engine", "changes", "words"),
     [
-        ("torch", {"parallelism": {"tensor": 2}}, "has no tensor parallelism; engine megatron_core has"),
+        ("torch", {"parallelism": {"pipeline": 2}}, "has no pipeline parallelism; engine megatron_core has"),
+        ("torch", {"parallelism": {"tensor": 2}}, "splits the sequence with the matrices: set sequence: true"),
+        ("torch", {"parallelism": {"sequence": True}}, "splits the sequence with the matrices: set sequence: false"),
+        ("torch", {"parallelism": {"tensor": 3, "sequence": True}}, "indivisible by tensor 3"),
+        ("torch", {"parallelism": {"tensor": 2, "sequence": True}},
+         "have copies of what tensor 2 ranks share: set sharding: gradients or full"),
         ("torch", {"parallelism": {"sharding": "optimizer"}},
          "shards none, gradients or full, not the optimizer alone"),
         ("torch", {"parallelism": {"activation_checkpointing": "selective"}},

@@ -28,6 +28,7 @@ TRAININGS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "torch, whole": (2, {}),
     "torch, gradients, bf16": (2, {"parallelism": {"sharding": "gradients"}, "precision": "bf16"}),
     "torch, full": (2, {"parallelism": {"sharding": "full"}}),
+    "torch, tensor": (2, {"parallelism": {"tensor": 2, "sequence": True}}),
     "megatron, copies": (2, merge(MEGATRON, {"parallelism": {"activation_checkpointing": "full"}})),
     "megatron, tensor": (2, MEGATRON | {"parallelism": {"tensor": 2, "sequence": True}}),
     "megatron, pipeline, bf16": (2, MEGATRON | {"parallelism": {"pipeline": 2}, "precision": "bf16"}),

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -99,6 +100,12 @@ class Decoder(nn.Module):
         self.head = Head(shape)
         self.output = None if shape.tied_embeddings else nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
         self._rotary = None if learned else (shape, sequence_length)
+        key_values = shape.key_value_heads * shape.head_width
+        # Rows of matrices in one, each of which tensor-parallel ranks share.
+        self._joined = {
+            "qkv": (shape.attention_heads * shape.head_width, key_values, key_values),
+            "mlp_in": (shape.feed_forward_width,) * (2 if shape.gated else 1),
+        }
 
     def rotate(self) -> None:
         """Give all blocks the table of rotary positions, on the device of the weights."""
@@ -107,6 +114,14 @@ class Decoder(nn.Module):
             for block in self.blocks:
                 block.rotation = table
 
+    def in_order(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
+        """Order the rows of a whole matrix so that each tensor-parallel rank has its part of all that are in it."""
+        sizes = list(self._joined.get(name.split(".")[-2], ()))
+        if self.head.mesh is None or not sizes:
+            return matrix
+        of_ranks = zip(*(part.chunk(self.head.mesh.size()) for part in torch.split(matrix, sizes)), strict=True)
+        return torch.cat([part for parts in of_ranks for part in parts])
+
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross entropy, nat per token, of int64 `inputs` and `targets`, both [batch, sequence]."""
         hidden = self.tokens(inputs)
@@ -114,6 +129,8 @@ class Decoder(nn.Module):
             hidden = hidden + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
         if not self.fp32_residual:
             hidden = hidden.to(product_dtype(hidden))
+        if self.head.mesh is not None:  # compiled code fails at the gradient of a tensor that is still under way
+            hidden = hidden.clone()
         for block in self.blocks:
             hidden = block(hidden)
         matrix = self.tokens.weight if self.output is None else self.output.weight
@@ -218,10 +235,15 @@ class Head(nn.Module):
         super().__init__()
         self.norm = RmsNorm(shape.hidden_size) if shape.norm == "rms_norm" else FinalNorm(shape.hidden_size)
         self.step = losses_and_gradient
+        self.mesh: DeviceMesh | None = None  # of ranks that have parts of the sequence and of the vocabulary
 
     def forward(self, hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean loss of [batch, sequence, h] against [batch, sequence], with an embedding of [V, h]."""
-        return linear_cross_entropy(self.norm(hidden).flatten(0, 1), embedding, targets.flatten(), self.step)
+        hidden = self.norm(hidden)
+        if self.mesh is not None and isinstance(embedding, DTensor):
+            part, embedding = DTensor.from_local(hidden, self.mesh, [Shard(1)]), embedding.to_local()
+            hidden = part.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+        return linear_cross_entropy(hidden.flatten(0, 1), embedding, targets.flatten(), self.step, self.mesh)
 
 
 class FinalNorm(nn.LayerNorm):
@@ -244,7 +266,7 @@ def initialise(model: Decoder, seed: int) -> None:
         if parameter.dim() == 1:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
     for name, draw in matrices(model, seed, model.tokens.weight.device):
-        parameters[name].copy_(_like(draw(), parameters[name]))
+        parameters[name].copy_(_like(model.in_order(name, draw()), parameters[name]))
     model.rotate()
 
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 from pytest_llmbench.workloads.training.matmul import add_product
@@ -18,38 +20,45 @@ _ELEMENTS = 2**28
 # The vocabulary is padded to a multiple, as matrix products are fast on whole tiles and on rows aligned to 16 bytes.
 _MULTIPLE = 128
 
-LossKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+LossKernel = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def losses_and_gradient(
-    logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, vocab_size: int
+    logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, vocab_size: int, mesh: DeviceMesh | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cross entropy of each token, nat, fp32 [tokens], and the gradient of their sum times `share`; arithmetic in fp32.
 
     `logits` are [tokens, padded vocabulary], of which the softmax leaves out the columns from `vocab_size` on; the
     gradient has their size and type. `targets` are [tokens], an id, or a negative number for a token that is left out.
-    `share` is the weight of each token in the loss, a scalar.
+    `share` is the weight of each token in the loss, a scalar. The ranks of a `mesh` have the logits of
+    consecutive parts of the vocabulary, `vocab_size` ids each.
     """
+    first = 0 if mesh is None else mesh.get_local_rank() * vocab_size
     ids = torch.arange(logits.shape[1], device=logits.device)
     values = logits.float().masked_fill(ids >= vocab_size, -math.inf)
-    counts, hit = targets >= 0, ids == targets.unsqueeze(1)
-    total = values.logsumexp(1, keepdim=True)
-    losses = torch.where(counts, total.squeeze(1) - torch.where(hit, values, 0.0).sum(1), 0.0)
+    counts, hit = targets >= 0, (ids == (targets - first).unsqueeze(1)) & (ids < vocab_size)
+    total, chosen = values.logsumexp(1), torch.where(hit, values, 0.0).sum(1)
+    if mesh is not None:
+        parts = DTensor.from_local(torch.stack((total, chosen)).unsqueeze(0), mesh, [Shard(0)]).full_tensor()
+        total, chosen = parts[:, 0].logsumexp(0), parts[:, 1].sum(0)
+    losses, total = torch.where(counts, total - chosen, 0.0), total.unsqueeze(1)
     gradient = (torch.exp(values - total) - hit.float()) * torch.where(counts, share, 0.0).unsqueeze(1)
     return losses, gradient.to(logits.dtype)
 
 
 def linear_cross_entropy(
-    hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor, step: LossKernel = losses_and_gradient
-) -> torch.Tensor:
+    hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor, step: LossKernel = losses_and_gradient,
+    mesh: DeviceMesh | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Mean cross entropy of `hidden @ embedding.T`, nat per token, as `torch.nn.functional.cross_entropy` has it.
 
     `hidden` is [tokens, h], `embedding` [vocabulary, h], of any size, and `targets` int64 [tokens], negative for tokens
     that are left out. Products are in the type of autocast where that is on; the gradient of the embedding is summed in
-    fp32. `step` is `losses_and_gradient`, or the same compiled.
+    fp32. `step` is `losses_and_gradient`, or the same compiled. The ranks of a `mesh` have equal parts of the
+    vocabulary, and the gradient of `hidden` is the sum of theirs.
     """
     hidden = hidden.to(product_dtype(hidden))
-    loss: torch.Tensor = _FusedCrossEntropy.apply(hidden, embedding, targets, step)  # type: ignore[no-untyped-call]
+    loss: torch.Tensor = _FusedCrossEntropy.apply(hidden, embedding, targets, step, mesh)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -75,6 +84,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
         embedding: torch.Tensor,
         targets: torch.Tensor,
         step: LossKernel,
+        mesh: DeviceMesh | None,
     ) -> torch.Tensor:
         vocab_size = embedding.shape[0]
         padding = -vocab_size % _MULTIPLE
@@ -87,7 +97,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
             for some, wanted, out in zip(
                 *(tensor.chunk(number) for tensor in (hidden, targets, of_hidden)), strict=True
             ):
-                losses, gradient = step(some @ weight.T, wanted, share, vocab_size)
+                losses, gradient = step(some @ weight.T, wanted, share, vocab_size, mesh)
                 total += losses.sum()
                 torch.mm(gradient, weight, out=out)
                 add_product(of_weight, gradient.T, some)
@@ -98,4 +108,4 @@ class _FusedCrossEntropy(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         of_hidden, of_weight = ctx.saved_tensors  # type: ignore[attr-defined]
         (gradient,) = gradients  # 1 / micro batches, which bf16 would round
-        return (of_hidden * gradient.expand(1, 1)).to(of_hidden.dtype), of_weight * gradient, None, None
+        return (of_hidden * gradient.expand(1, 1)).to(of_hidden.dtype), of_weight * gradient, None, None, None

@@ -1,19 +1,25 @@
-"""Spreads the model over the ranks: replicated (DDP) or sharded (FSDP)."""
+"""Spreads the model over the ranks: replicated (DDP), sharded (FSDP), and with matrices split by DTensor."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.engines.torch.ranks import eight_bits
-from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
+from pytest_llmbench.engines.torch.ranks.decoder import Block, Decoder, initialise
 from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import losses_and_gradient
 
 # Blocks share a unit until it has so many parameters; the last one may have fewer.
@@ -32,16 +38,21 @@ def build_model(recipe: Recipe, options: TorchOptions, device: torch.device, wor
             activation_checkpointing=recipe.parallelism.activation_checkpointing == "full",
             fp32_residual=options.residual == "fp32",
         )
-    sharded = recipe.parallelism.sharding != "none"
+    tensor = recipe.parallelism.tensor
+    copies, sharded = world_size // tensor, recipe.parallelism.sharding != "none"
     if recipe.precision == "fp8":
-        eight_bits.convert(model.blocks, options.scaling, device, gathered=sharded and world_size > 1)
+        eight_bits.convert(model.blocks, options.scaling, device, gathered=sharded and copies > 1)
+    mesh = None
+    if tensor > 1:
+        mesh = init_device_mesh(device.type, (copies, tensor), mesh_dim_names=("copies", "tensor"))
+        _split(model, mesh["tensor"])
     if recipe.compile and device.type == "cuda":
         _compile(model)
-    if sharded and world_size > 1:
-        _shard(model, recipe, device, world_size)
+    if sharded and copies > 1:
+        _shard(model, recipe, mesh["copies"] if mesh else init_device_mesh(device.type, (copies,)))
     model.to_empty(device=device)
     initialise(model, seed)
-    return model if sharded or world_size == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return model if sharded or copies == 1 else DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 @contextmanager
@@ -67,6 +78,46 @@ def clip_gradients(model: nn.Module, longest: float) -> torch.Tensor:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
+def count_parameters(parameters: Iterable[torch.Tensor], tensor: tuple[int, int]) -> int:
+    """Count a rank's parameters by the rule of `TrainingEvent`; `tensor` is its place and their number."""
+    place, number = tensor
+    return sum(
+        weight.numel() // number
+        if isinstance(weight, DTensor) and isinstance(weight.placements[-1], Shard)
+        else weight.numel() * (place == 0)
+        for weight in parameters
+    )
+
+
+def _split(model: Decoder, mesh: DeviceMesh) -> None:
+    """Split matrices over the ranks of a mesh, and the sequence where a layer has none (Korthikanti et al. 2022).
+
+    Attention is split by heads, the feed-forward by its inner units, the embedding and the output layer by tokens.
+    """
+    sequence, whole = Shard(1), Replicate()
+    of_block = {
+        "attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel(),
+        "query_norm": SequenceParallel(sequence_dim=1, use_local_output=True),  # [batch, heads, sequence, width]
+        "key_norm": SequenceParallel(sequence_dim=1, use_local_output=True),
+        "qkv": ColwiseParallel(input_layouts=sequence), "attention_out": RowwiseParallel(output_layouts=sequence),
+        "mlp_in": ColwiseParallel(input_layouts=sequence), "mlp_out": RowwiseParallel(output_layouts=sequence),
+    }  # fmt: skip
+    of_model = {
+        "tokens": RowwiseParallel(input_layouts=whole, output_layouts=sequence),
+        "positions": RowwiseParallel(input_layouts=whole, output_layouts=Shard(0)),
+        "head.norm": SequenceParallel(use_local_output=True), "output": ColwiseParallel(),
+    }  # fmt: skip
+    for module, plan in ((model, of_model), *((block, of_block) for block in model.blocks)):
+        names = dict(module.named_modules())
+        parallelize_module(module, mesh, {name: style for name, style in plan.items() if name in names})
+    model.head.mesh = mesh
+    for block in model.modules():
+        if isinstance(block, Block):
+            block.heads //= mesh.size()
+            block.key_value_heads //= mesh.size()
+            block.fuses = False
+
+
 def _compile(model: Decoder) -> None:
     # Block by block: one compilation serves all of them, as they are alike, and the gradients of a unit are ready for
     # their reduction as soon as its backward pass is done. Embeddings stay uncompiled: compiled code adds the gradients
@@ -77,8 +128,7 @@ def _compile(model: Decoder) -> None:
     model.head.step = torch.compile(losses_and_gradient, dynamic=False)
 
 
-def _shard(model: Decoder, recipe: Recipe, device: torch.device, world_size: int) -> None:
-    mesh = init_device_mesh(device.type, (world_size,))
+def _shard(model: Decoder, recipe: Recipe, mesh: DeviceMesh) -> None:
     # Parameters are gathered in the type of the products; gradients are summed in fp32, as under DDP.
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

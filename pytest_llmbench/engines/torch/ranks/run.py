@@ -14,7 +14,12 @@ from pytest_llmbench.engines.torch.footprint import footprint
 from pytest_llmbench.engines.torch.options import TorchOptions
 from pytest_llmbench.engines.torch.ranks import eight_bits
 from pytest_llmbench.engines.torch.ranks.decoder import Block
-from pytest_llmbench.engines.torch.ranks.parallel import build_model, clip_gradients, gradient_sync
+from pytest_llmbench.engines.torch.ranks.parallel import (
+    build_model,
+    clip_gradients,
+    count_parameters,
+    gradient_sync,
+)
 from pytest_llmbench.judging.memory import fitted
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.fed import Fed
@@ -71,31 +76,34 @@ class _Training:
 
     recipe: Recipe
     device: torch.device
-    rank: int  # it trains on sequences `rank * rank_batch` and following of every step
-    rank_batch: int  # sequences per step of this rank
+    copy: int  # of the model; it is trained on sequences `copy * copy_batch` and following of every step
+    copy_batch: int  # sequences per step of this copy
+    tensor: tuple[int, int]  # place of this rank among those that share matrices, and their number
     tokens: Tokens
     model: nn.Module
     optimizer: torch.optim.Optimizer
     fed: Fed
 
     def firsts(self, step: int) -> range:
-        """The first sequence of each micro batch of this rank in a 1-based step."""
-        first = (step - 1) * self.recipe.samples_per_step + self.rank * self.rank_batch
-        return range(first, first + self.rank_batch, self.recipe.micro_batch_size)
+        """The first sequence of each micro batch of this copy in a 1-based step."""
+        first = (step - 1) * self.recipe.samples_per_step + self.copy * self.copy_batch
+        return range(first, first + self.copy_batch, self.recipe.micro_batch_size)
 
 
 def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device: torch.device) -> _Training:
-    rank_batch = sequences_of_copy(recipe, context.world_size)
+    shared = recipe.parallelism.tensor
+    copy_batch, (copy, place) = sequences_of_copy(recipe, context.world_size // shared), divmod(context.rank, shared)
     tokens = open_tokens(recipe)  # first, as what is wrong with data shows at once
     model = build_model(recipe, options, device, context.world_size, _SEED)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
     return _Training(
-        recipe=recipe, device=device, rank=context.rank, rank_batch=rank_batch, tokens=tokens, model=model,
+        recipe=recipe, device=device, copy=copy, copy_batch=copy_batch, tensor=(place, shared), tokens=tokens,
+        model=model,
         optimizer=torch.optim.AdamW(
             model.parameters(), betas=recipe.optimizer.betas, eps=recipe.optimizer.eps,
             weight_decay=recipe.optimizer.weight_decay, fused=True,
         ),
-        fed=Fed(),
+        fed=Fed(reports=place == 0),
     )  # fmt: skip
 
 
@@ -110,9 +118,10 @@ def _loop(training: _Training, log: StepLog) -> None:
     clock.finish()
     trained = list(training.optimizer.state)  # the parameters that had a gradient
     event = training.fed.trained(
-        parameters=sum(parameter.numel() for parameter in trained),
+        parameters=count_parameters(trained, training.tensor),
         dtypes={parameter.dtype for parameter in trained},
-        copy=training.rank,
+        tensor=training.tensor,
+        copy=training.copy,
         products=eight_bits.count(training.model) if training.recipe.precision == "fp8" else None,
     )
     log.training(event)

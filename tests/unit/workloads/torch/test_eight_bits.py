@@ -31,6 +31,7 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
         "precision": "fp8", "parallelism": {"sharding": "gradients"}, "options": {"scaling": "rowwise"},
         "micro_batch_size": 1, "model": {"activation": "swiglu", "norm": "rms_norm", "biases": "none"},
     },
+    "split": {"precision": "fp8", "parallelism": {"tensor": 2, "sequence": True}},
     "rowwise, bf16": {
         "precision": "bf16", "model": {"activation": "swiglu", "norm": "rms_norm", "biases": "none"},
     },
@@ -46,7 +47,9 @@ def trained(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPa
     return {name: read_steps(folder / name) for name in TRAININGS}
 
 
-@pytest.mark.parametrize(("name", "plain"), [("gathered in 8 bits", "bf16"), ("rowwise", "rowwise, bf16")])
+@pytest.mark.parametrize(
+    ("name", "plain"), [("gathered in 8 bits", "bf16"), ("rowwise", "rowwise, bf16"), ("split", "bf16")]
+)
 def test_losses_are_those_of_bf16(trained: dict[str, StepSeries], name: str, plain: str) -> None:
     ours, theirs = ([step.loss for step in trained[which].steps] for which in (name, plain))
     assert len(ours) == 12

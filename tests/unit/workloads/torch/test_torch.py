@@ -41,10 +41,10 @@ def two_ranks(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.Temp
     }
 
 
-def _run(fork: Fork, recipe: Recipe, folder: Path) -> StepSeries:
+def _run(fork: Fork, recipe: Recipe, folder: Path, ranks: int = 2) -> StepSeries:
     place = Place(folder=folder, environment=Environment(), slurm=False, time_limit_min=1)
-    task = ENGINE.work(recipe, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2), place)
-    for process in fork(folder, task.entry, config=dict(task.config)):
+    task = ENGINE.work(recipe, Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=ranks), place)
+    for process in fork(folder, task.entry, ranks=ranks, config=dict(task.config)):
         assert process.wait(300) == 0, (folder / "output-0").read_text()
     return ENGINE.read(folder, recipe)
 
@@ -77,16 +77,21 @@ def test_sharding_changes_no_number(two_ranks: dict[str, StepSeries]) -> None:
     assert norms(two_ranks["sharded"]) == close(norms(two_ranks["whole"]))
 
 
-def test_a_shape_of_today_trains_alike_whole_and_sharded(
+def test_a_shape_of_today_trains_alike_whole_sharded_and_split(
     make_recipe: MakeRecipe, train_alone: TrainAlone, fork: Fork, tmp_path: Path
 ) -> None:
-    heads = {"query_groups": 1, "head_size": 24, "query_key_norm": True, "feed_forward_size": 96}
+    """Two ranks share the matrices of each of two sharded copies."""
+    heads = {"attention_heads": 4, "query_groups": 2, "head_size": 24, "query_key_norm": True, "feed_forward_size": 96}
     parts = {"activation": "swiglu", "norm": "rms_norm", "biases": "none", "tied_embeddings": False}
     model = {**heads, **parts, "positions": "rope", "rotary": {"base": 5e5, "scaling": {"positions": 64}}}
     alone = train_alone(make_recipe(model=model))
-    sharded = _run(fork, make_recipe(model=model, parallelism=SHARDED), tmp_path)
-    assert losses(sharded) == close(losses(alone))
-    assert losses(sharded)[-1] < losses(sharded)[0] - 0.8
+    spread = {2: SHARDED, 4: SHARDED | {"tensor": 2, "sequence": True}}
+    for ranks, parallelism in spread.items():
+        folder = tmp_path / f"of {ranks}"
+        folder.mkdir()
+        series = _run(fork, make_recipe(model=model, parallelism=parallelism), folder, ranks)
+        assert losses(series) == close(losses(alone))
+        assert losses(series)[-1] < losses(series)[0] - 0.8
 
 
 def test_two_runs_are_identical(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
