@@ -221,7 +221,10 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "encoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
         "decoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
         "model-parallel-size": Same(field="parallelism.tensor", allowed=(recipe.parallelism.tensor,)),
-        "use-rotary-position-embeddings": Same(field="model.positions", allowed=(recipe.model.positions == "rope",)),
+        # Without this switch of older versions, positions are those of `position-embedding-type`.
+        "use-rotary-position-embeddings": Same(
+            field="model.positions", allowed=(False, True) if recipe.model.positions == "rope" else (False,)
+        ),
         # A tokenizer may add a token.
         "vocab-size": Same(field="model.vocab_size", allowed=(size, size - 1, False)),
         "recompute-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "selective",)),
@@ -460,7 +463,7 @@ class MegatronLM(External):
             _of_bridge(given, recipe, named, own) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
-        of_bridge = any("." in given.name for given in series.settings)
+        of_bridge = any(given.name.partition(".")[0] in _BRIDGE for given in series.settings if "." in given.name)
         check = (named if of_bridge else rules).compare(own, settings)
         if recipe.precision not in _FEW_BITS:
             return check
