@@ -41,7 +41,7 @@ def uncounted(name: str, arguments: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("recipe", [each for each in RECIPES.values() if each.engine in COMMANDS], ids=lambda r: r.name)
 def test_no_shipped_recipe_contradicts_itself(recipe: Recipe) -> None:
-    """Each says one thing, and what it computes is known; but for DeepSpeed-Chat, and for layers by a pattern (Mamba)."""
+    """Each says one thing, and its FLOPs are known; but for DeepSpeed-Chat, and for layers by a pattern (Mamba)."""
     on, topology = on_its_nodes(recipe)
     engine = get_engine(recipe.engine)
     assert list(engine.problems(on, topology)) == []
