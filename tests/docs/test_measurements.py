@@ -44,13 +44,10 @@ def test_a_record_is_whole_and_listed(path: Path) -> None:
 
 
 def test_a_goal_without_a_measurement_says_so() -> None:
-    """A reached number has a unit, or the name of the record that has it."""
-    (table,) = read_record(FOLDER / "goals_h200_2026-11-27.yaml")["tables"]
-    titles = {f"(*{read_record(path)['title']}*)" for path in RECORDS}
-    for row in table["rows"]:
-        for cell in row[4:7]:
-            assert cell == "not measured" or re.search(r"\d (K )?(tokens/s|TFLOP/s|J/token)", cell)
-            assert {*re.findall(r"\(\*.*?\*\)", cell)} <= titles
+    """A reached number has a unit; any other cell has words."""
+    for row in read_record(FOLDER / "goals_h200_2026-11-27.yaml")["tables"][0]["rows"]:
+        for cell in row[4:]:
+            assert re.match(r"not measured$|unknown: \w|[\d,.]+ (tokens/s|TFLOP/s|J/token|%)", cell), row[0]
 
 
 @pytest.mark.parametrize("row", scaled(), ids=lambda row: f"{row[0]}-{row[1]}")

@@ -161,7 +161,7 @@ def _find_wrong(site: Site, answer: Answer[DeviceRates], products: GemmRates) ->
 def _find_wrong_shapes(site: Site, answer: Answer[ShapeSweeps], found: ShapeSweeps) -> Iterator[Finding]:
     for name, shapes in found.products.items():
         for m, n, k, _, _, error in (*shapes.curve, shapes.best):
-            # In fp8, sums of longer rows are rounded more often.
+            # Sums of longer rows are rounded more often in fp8.
             limit = _LARGEST_ERROR[name.partition("_")[0]] * max(1.0, k / side_of(site))
             if error is None or error > limit:
                 off = "not finite" if error is None else f"off by {error:.3g} standard deviations, {limit:g} allowed"

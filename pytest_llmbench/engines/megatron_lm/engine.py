@@ -221,7 +221,10 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "encoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
         "decoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
         "model-parallel-size": Same(field="parallelism.tensor", allowed=(recipe.parallelism.tensor,)),
-        "use-rotary-position-embeddings": Same(field="model.positions", allowed=(recipe.model.positions == "rope",)),
+        # Without this switch of older versions, positions are those of `position-embedding-type`.
+        "use-rotary-position-embeddings": Same(
+            field="model.positions", allowed=(False, True) if recipe.model.positions == "rope" else (False,)
+        ),
         # A tokenizer may add a token.
         "vocab-size": Same(field="model.vocab_size", allowed=(size, size - 1, False)),
         "recompute-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "selective",)),

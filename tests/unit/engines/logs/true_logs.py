@@ -82,6 +82,18 @@ MEGATRON_CPU = megatron_lm(
     },
     gpu=False,
 )  # fmt: skip
+JSC_13B = megatron_lm(
+    "logs/megatron_lm_13b_8_h200.log",
+    8,
+    {
+        "model": {"layers": 40, "hidden_size": 5120, "attention_heads": 32, "vocab_size": 50304, "positions": "rope"},
+        "parallelism": {
+            "tensor": 2, "pipeline": 4, "sharding": "optimizer", "sequence": False,
+            "activation_checkpointing": "selective",
+        },
+        "sequence_length": 2048, "global_batch_size": 32, "micro_batch_size": 1, "precision": "fp16", "steps": 16,
+    },
+)  # fmt: skip
 TORCHTITAN_CPU = TrueLog(
     name="logs/torchtitan_2_ranks.log", engine="torchtitan", ranks=2, gpu=False,
     recipe={
@@ -137,4 +149,4 @@ LAMBDA_13B = TrueLog(
         "options": {"step": 1, "arguments": {"lora_dim": 128}},
     },
 )  # fmt: skip
-TRUE_LOGS = (MEGATRON_H200, MEGATRON_CPU, TORCHTITAN_CPU, METASEQ_CPU, NEMO_2, LAMBDA_350M, LAMBDA_13B)
+TRUE_LOGS = (MEGATRON_H200, MEGATRON_CPU, JSC_13B, TORCHTITAN_CPU, METASEQ_CPU, NEMO_2, LAMBDA_350M, LAMBDA_13B)
