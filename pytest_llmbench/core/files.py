@@ -108,7 +108,7 @@ def refuse_special_files(folder: Path) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a file of a session, whole. Raises OSError: it is no regular file, or larger than 512 MiB."""
+    """Read a file of a session, whole. Raises OSError: it is a FIFO or a device, or larger than 512 MiB."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > _LARGEST:
             raise OSError(errno.EFBIG, f"larger than {_LARGEST >> 20} MiB", str(path))

@@ -5,7 +5,6 @@ import os
 from tests.conftest import UserFolder
 
 FRAMEWORK = "torchtitan"
-#: test variable LLMBENCH_TORCHTITAN_SYSTEM: a system file of this machine with torchtitan
 SYSTEM = os.environ.get("LLMBENCH_TORCHTITAN_SYSTEM")
 
 

@@ -463,7 +463,7 @@ class MegatronLM(External):
             _of_bridge(given, recipe, named, own) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
-        of_bridge = any("." in given.name for given in series.settings)
+        of_bridge = any(given.name.partition(".")[0] in _BRIDGE for given in series.settings if "." in given.name)
         check = (named if of_bridge else rules).compare(own, settings)
         if recipe.precision not in _FEW_BITS:
             return check

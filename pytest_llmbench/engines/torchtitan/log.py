@@ -158,7 +158,7 @@ def _timed(step: items.StepLine, facts: Mapping[str, int], times: dict[int, floa
     seconds = None
     if number and step.at is not None and before is not None and step.at > before:
         seconds = (step.at - before) / number
-    elif last is None and tokens and rate and "ranks" in facts:
+    elif last is None and tokens and rate and facts.get("ranks"):
         seconds = tokens / facts["ranks"] / rate
     return replace(step, interval=number, seconds=seconds, tokens=tokens, samples=samples)
 
