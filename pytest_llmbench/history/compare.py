@@ -7,7 +7,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, median
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
@@ -111,8 +111,9 @@ def measure_change(
         if None in of_runs:
             reason = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
             return replace(change, reason=reason)
-    squares = [[error**2 for error in of_runs if error] for of_runs in errors]
-    error_before, error_after = (math.sqrt(fmean(part)) if part else 0.0 for part in squares)
+    # The median, which one earlier run with a wide interval does not change.
+    error_before = median([error for error in errors[0] if error] or [0.0])
+    error_after = math.sqrt(fmean([error**2 for error in errors[1] if error] or [0.0]))
     own = scatter_of_runs(past, [row.value for row in before], [row.value for row in after])
     if usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
         reason = f"runs on CPUs and of scale smoke scatter: it takes {LEAST_PAST} earlier runs to know by how much"

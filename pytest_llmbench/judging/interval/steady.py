@@ -44,14 +44,14 @@ _MOST = 400
 # Least number of steps for an interval by the means of batches, and the number of batches.
 _BATCHES = ((_MOST, 10), (100, 6), (0, 0))
 # A run that changes between two levels 8 % apart, every 20 steps in the mean, may show one of them only. The mean of
-# many more steps is half of that away. The chance of it is small from 75 steps on, and falls exponentially: by e in so
-# many steps that are alike, or that have a few on another level.
+# many more steps is half of that away. From 75 steps on, the chance of it falls exponentially. `_FADES_ALIKE` is the
+# constant of this fall if all steps are alike, `_FADES` if a few are on another level.
 _LEVELS, _SHORT, _FADES_ALIKE, _FADES = 0.04, 75, 10, 25
-# Neighbouring steps, up to so many, are on another level if their mean differs by this many standard errors. A level
-# this many standard deviations away may be hidden in noise.
+# Up to 8 neighbouring steps are on another level if their mean is 3 standard errors away. Noise may hide a level that
+# is 1.5 standard deviations away.
 _NEIGHBOURS, _ANOTHER, _HIDES = (1, 2, 4, 8), 3.0, 1.5
-# In fewer steps than these, more noise than this share may be a part of a longer memory, or hide a slow start: the mean
-# of many more steps is up to so many times the excess further away, and up to twice as far as because of levels.
+# Noise above 0.6 % in fewer than 40 steps may belong to a longer memory, or hide a slow start. The excess counts up to
+# 60 times, and at most as much again as the levels.
 _VERY_SHORT, _NOISY, _TIMES_NOISE = 40, 0.006, 60.0
 # Two runs of fewer steps may each be on one of these levels throughout, in more than 0.3 % of pairs on different ones.
 FEW_TO_COMPARE = 50

@@ -181,6 +181,13 @@ def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: i
     assert (regressed is None) == ("two levels of speed" in told.reason and after > 90.0)
 
 
+def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
+    past = [100.0 + 0.1 * (i % 5) for i in range(20)]
+    before = [row(value, half=0.2 if i == 7 else 0.003) for i, value in enumerate(past)]
+    told = measure_change(before, [row(98.2)], past=past, usual=USUAL_BETWEEN_RUNS)
+    assert told.regressed
+
+
 def test_a_change_of_the_past_is_no_scatter() -> None:
     """Earlier runs that stepped once are as close to each other as before and after the step."""
     past = [100.0 + 0.1 * (i % 3) for i in range(15)] + [90.0 + 0.1 * (i % 3) for i in range(15)]
