@@ -229,7 +229,7 @@ def _pretend_available() -> None:
             "get_device_capability": lambda *_: (_PROPERTIES.major, _PROPERTIES.minor),
         }
     )
-    # Found here before it is looked for on disk; without nvcc its load() could only fail.
+    # Python takes this module instead of the one on disk, whose load() fails without nvcc.
     kernels = ModuleType("megatron.legacy.fused_kernels")
     kernels.load = _constant(None)  # type: ignore[attr-defined]
     sys.modules.setdefault(kernels.__name__, kernels)

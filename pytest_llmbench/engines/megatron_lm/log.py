@@ -32,7 +32,7 @@ _ITERATION = re.compile(
 # The rest of a line that lost its beginning. The digit excludes quoted source code.
 _ELAPSED = re.compile(r"elapsed time per iteration \(\w+\): *[\d.]", re.ASCII)
 _UNIT = re.compile(r"\biteration +\d+/.*elapsed time per iteration \((\w+)\)", re.ASCII)
-# Damaged text in the place of the time.
+# Damaged text instead of the time.
 _OTHER_TIME = re.compile(r"\[[^\[\]]{0,40}:[^\[\]]{0,20}\] ?$")
 # The beginning of a line that lost its rest; the slash excludes `validation loss at iteration 10 |`.
 _BEGUN = re.compile(r"\biteration +\d+/", re.ASCII)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pytest_llmbench.core.record.records import Problem
+from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 
@@ -87,6 +88,7 @@ def alike(e: Evidence) -> Iterator[Problem]:
     if e.series.unlike_norms is not None:
         yield _apart(e.series.unlike_norms)
     yield from _unlike_weights(e)
+    yield from _unlike_partners(e)
     of_ranks = [(info, info.steps.quarters) for info in e.series.ranks if info.steps is not None]
     number = min((len(quarters) for _, quarters in of_ranks), default=0)
     if number and all(quarters[-1] > quarters[0] + _LOSS_RISE_NAT for _, quarters in of_ranks):
@@ -120,6 +122,20 @@ def _unlike_weights(e: Evidence) -> Iterator[Problem]:
             rank, usual = weights.setdefault((part.tensor_rank, part.pipeline_rank), (info.rank, part.weights))
             if abs(part.weights - usual) > _SAME_WEIGHTS:
                 yield _apart(f"rank {info.rank} on {info.host} ended with other weights than rank {rank}")
+
+
+def _unlike_partners(e: Evidence) -> Iterator[Problem]:
+    """Require the same tokens and losses of ranks that share the matrices of a copy of the model."""
+    partners: dict[tuple[int, int], tuple[RankInfo, str | None, tuple[float, ...]]] = {}
+    for info in e.series.ranks:
+        if (part := info.training) is not None and info.steps is not None:
+            place, quarters = (part.copy_rank, part.pipeline_rank), info.steps.quarters
+            one, fed, usual = partners.setdefault(place, (info, part.batches, quarters))
+            words = f"ranks {one.rank} and {info.rank} share the matrices of a copy of the model"
+            if part.batches != fed:
+                yield _apart(f"{words}, and were fed other micro batches")
+            if any(abs(mean - other) > _SAME_LOSS * other for mean, other in zip(quarters, usual, strict=False)):
+                yield _apart(f"{words}, and have other losses")
 
 
 def _apart(reason: str) -> Problem:

@@ -1,5 +1,7 @@
 """What ranks count of their own training is what the recipe says, in every layout; another training has no number."""
 
+import json
+import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -155,6 +157,30 @@ def test_a_true_training_counts_its_recipe(name: str, trained: Callable[[str], P
         pytest.skip(f"needs {recipe.engine}")
     problem = judge(trained(recipe.engine) / name, recipe, ranks)
     assert problem is None, problem
+
+
+@pytest.mark.parametrize(
+    ("event", "key", "change", "told"),
+    [
+        ("step", "loss", lambda loss: 1.01 * loss, "have other losses"),
+        ("training", "batches", lambda _: "00", "were fed other micro batches"),
+        ("training", "copy_rank", lambda _: 1, "the recipe has each once of tensor 2"),
+        ("training", "tensor_rank", lambda _: 0, "have the same losses of all steps"),
+    ],
+)
+def test_ranks_that_share_matrices_have_losses_and_tokens_in_common(
+    event: str, key: str, change: Callable[[Any], Any], told: str, trained: Callable[[str], Path],
+    make_recipe: MakeRecipe, tmp_path: Path,
+) -> None:  # fmt: skip
+    name = "torch, tensor"
+    shutil.copytree(trained("torch") / name, tmp_path, dirs_exist_ok=True)
+    log = tmp_path / "steps/rank-00001.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    changed = [one | {key: change(one[key])} if one["event"] == event else one for one in events]
+    log.write_text("".join(json.dumps(one) + "\n" for one in changed))
+    ranks, changes = TRAININGS[name]
+    problem = judge(tmp_path, make_recipe(**changes), ranks)
+    assert told in (problem.message if problem else "")
 
 
 @pytest.mark.parametrize(
