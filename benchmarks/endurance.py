@@ -70,31 +70,18 @@ IMPATIENT = "from pytest_llmbench.cluster.slurm import queue\nqueue.PATIENCE_S =
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The remains of a session in which something was killed.
+    """The remains of a session in which something was killed."""
 
-    Attributes:
-        what: the cell of the matrix of ends; empty of others.
-        killed_s: seconds after its journal began.
-        finished: runs that had their record when it was killed.
-        tests: tests of the session: one for each run, on each group of held nodes.
-        verdicts: tests that PASS in the report.
-        double: jobs or runs that were made although they were there.
-        left: jobs in the queue, a minute after the end.
-        attempts: attempts at runs that `--llmbench-retries` has repeated.
-        resumed: nodes that were drained, and brought back.
-        took_s: seconds from the start of the session to its end.
-    """
-
-    killed_s: float
-    finished: int
-    tests: int
-    verdicts: int
-    double: int
-    left: int
-    attempts: int
-    resumed: int
-    took_s: float
-    what: str = ""
+    killed_s: float  # seconds after its journal began
+    finished: int  # runs that had their record when it was killed
+    tests: int  # tests of the session: one for each run, on each group of held nodes
+    verdicts: int  # tests that PASS in the report
+    double: int  # jobs or runs that were made although they were there
+    left: int  # jobs in the queue, a minute after the end
+    attempts: int  # attempts at runs that `--llmbench-retries` has repeated
+    resumed: int  # nodes that were drained, and brought back
+    took_s: float  # seconds from the start of the session to its end
+    what: str = ""  # the cell of the matrix of ends; empty of others
 
     @property
     def is_sound(self) -> bool:
@@ -104,21 +91,13 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One session of the matrix of ends.
+    """One session of the matrix of ends."""
 
-    Attributes:
-        end: one of `ENDS`.
-        moment: the tenth of a session in which it comes.
-        held: whether the session holds a node.
-        wait_s: seconds from the end to `--resume`.
-        chance: where in that tenth it comes, and the seconds for which a node is away, as a share.
-    """
-
-    end: str
-    moment: int
-    held: bool
-    wait_s: int
-    chance: float
+    end: str  # one of `ENDS`
+    moment: int  # the tenth of a session in which it comes
+    held: bool  # whether the session holds a node
+    wait_s: int  # seconds from the end to `--resume`
+    chance: float  # where in that tenth it comes, and the seconds for which a node is away, as a share
 
     def __str__(self) -> str:
         return f"{self.end}-{self.moment}-{'held' if self.held else 'job'}-{self.wait_s}s"

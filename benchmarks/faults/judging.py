@@ -19,24 +19,16 @@ class Expected:
     """The expected outcome of a fault.
 
     Each fault must also leave nothing behind and cost no job too many. An ERROR must have no metric, and a PASS one.
-
-    Attributes:
-        exit: the exit status of pytest.
-        verdict: that of the run's test; None where there must be no verdict.
-        kinds: kinds of problem, of which the run's record must have one; without any, it must have no problem.
-        words: texts that the message of the run's test must contain.
-        told: texts that pytest must print.
-        unsaid: texts that the message may not contain.
-        never: texts that neither message nor output may contain.
     """
 
-    exit: int
-    verdict: str | None = "ERROR"
+    exit: int  # the exit status of pytest
+    verdict: str | None = "ERROR"  # that of the run's test; None where there must be no verdict
+    # Kinds of problem, of which the run's record must have one; without any, it must have no problem.
     kinds: tuple[ProblemKind, ...] = ()
-    words: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # texts that the message of the run's test must contain
+    told: tuple[str, ...] = ()  # texts that pytest must print
+    unsaid: tuple[str, ...] = ()  # texts that the message may not contain
+    never: tuple[str, ...] = ()  # texts that neither message nor output may contain
 
     def __str__(self) -> str:
         kinds = " or ".join(f"`{kind}`" for kind in self.kinds)
@@ -48,27 +40,17 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """The outcome that was seen after a fault.
+    """The outcome that was seen after a fault."""
 
-    Attributes:
-        exit: the exit status of pytest; None if it did not end.
-        verdict: that of the run's test; None without a verdict.
-        kind: the problem of the run's record; None without a problem.
-        message: what the report says of the run's test.
-        output: what pytest printed.
-        metrics: how many metrics the record has.
-        left: jobs and processes that were still there a minute later; None if the campaign did not look for them.
-        double: jobs of the run beyond those that its record explains.
-    """
-
-    exit: int | None
-    verdict: str | None
-    kind: str | None
-    message: str
-    output: str
-    metrics: int
+    exit: int | None  # the exit status of pytest; None if it did not end
+    verdict: str | None  # that of the run's test; None without a verdict
+    kind: str | None  # the problem of the run's record; None without a problem
+    message: str  # what the report says of the run's test
+    output: str  # what pytest printed
+    metrics: int  # how many metrics the record has
+    # Jobs and processes that were still there a minute later; None if the campaign did not look for them.
     left: tuple[str, ...] | None
-    double: int = 0
+    double: int = 0  # jobs of the run beyond those that its record explains
 
     def __str__(self) -> str:
         kind = f" `{self.kind}`" if self.kind else ""
@@ -77,19 +59,12 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A fault in one repetition.
+    """A fault in one repetition."""
 
-    Attributes:
-        fault: its name.
-        outcome: sound if every expectation is met, error if nothing could be compared.
-        why: the expectations that are not met, or what kept us from comparing.
-        seen: what was seen, in short.
-    """
-
-    fault: str
-    outcome: Outcome
-    why: str
-    seen: str
+    fault: str  # its name
+    outcome: Outcome  # sound if every expectation is met, error if nothing could be compared
+    why: str  # the expectations that are not met, or what kept us from comparing
+    seen: str  # what was seen, in short
 
     def to_json(self) -> str:
         """One line of a campaign's file."""

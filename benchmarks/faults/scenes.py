@@ -35,19 +35,12 @@ CANNOT = (AssertionError, OSError, StopIteration, subprocess.CalledProcessError,
 
 @dataclass
 class Struck:
-    """A run under way, for what strikes it.
+    """A run under way, for what strikes it."""
 
-    Attributes:
-        user: the folder in which pytest runs.
-        key: the run's name.
-        process: pytest.
-        after: steps before the fault strikes: another number in each repetition.
-    """
-
-    user: UserFolder
-    key: str
-    process: Started
-    after: int
+    user: UserFolder  # the folder in which pytest runs
+    key: str  # the run's name
+    process: Started  # pytest
+    after: int  # steps before the fault strikes: another number in each repetition
 
     @property
     def session(self) -> Path:
@@ -82,37 +75,21 @@ class Struck:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A thing broken on purpose.
+    """A thing broken on purpose."""
 
-    Attributes:
-        name: unique; also the run's.
-        family: what is broken: ranks, jobs, Slurm, pytest, input.
-        done: a sentence: what is done.
-        scene: the sessions in which it strikes: a key of `SCENES`.
-        expected: what must come of it.
-        recipe: how its recipe is unlike the tiny one of the tests.
-        options: for pytest, where it has a session of its own.
-        prepare: what is done to the folder before pytest starts.
-        ready: whether it can strike; by default, after some steps.
-        strike: the fault itself, if the folder does not have it already.
-        resumes: how often the session is then resumed; what is seen is the last one.
-        proof: a file of the folder that is there once the fault has struck, where pytest itself meets it.
-        damage: a file of the folder that is there if the fault has done what it must not.
-    """
-
-    name: str
-    family: str
-    done: str
-    scene: str
-    expected: Expected
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    prepare: Callable[[UserFolder], object] | None = None
-    ready: Callable[[Struck], object] = Struck.trains
-    strike: Callable[[Struck], object] | None = None
-    resumes: int = 0
-    proof: str = ""
-    damage: str = ""
+    name: str  # unique; also the run's
+    family: str  # what is broken: ranks, jobs, Slurm, pytest, input
+    done: str  # a sentence: what is done
+    scene: str  # the sessions in which it strikes: a key of `SCENES`
+    expected: Expected  # what must come of it
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # how its recipe is unlike the tiny one of the tests
+    options: tuple[str, ...] = ()  # for pytest, where it has a session of its own
+    prepare: Callable[[UserFolder], object] | None = None  # what is done to the folder before pytest starts
+    ready: Callable[[Struck], object] = Struck.trains  # whether it can strike; by default, after some steps
+    strike: Callable[[Struck], object] | None = None  # the fault itself, if the folder does not have it already
+    resumes: int = 0  # how often the session is then resumed; what is seen is the last one
+    proof: str = ""  # a file of the folder that is there once the fault has struck, where pytest itself meets it
+    damage: str = ""  # a file of the folder that is there if the fault has done what it must not
 
     @property
     def key(self) -> str:

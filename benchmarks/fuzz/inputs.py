@@ -49,16 +49,11 @@ def damaged(seeds: Sequence[bytes], rng: Random, *, document: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """A log with one line damaged in a way that can be seen.
+    """A log with one line damaged in a way that can be seen."""
 
-    Attributes:
-        kind: how.
-        data: what is left.
-        whole: what may have been meant: the log, without the line, and with the line that came between elsewhere.
-    """
-
-    kind: str
-    data: bytes
+    kind: str  # how
+    data: bytes  # what is left
+    # What may have been meant: the log, without the line, and with the line that came between elsewhere.
     whole: tuple[bytes, ...]
 
 

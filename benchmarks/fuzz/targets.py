@@ -38,23 +38,14 @@ _SIZE = 3000
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One way in.
+    """One way in."""
 
-    Attributes:
-        name: of the reader, or what it reads.
-        seeds: real inputs.
-        read: reads one; raises what it may not raise.
-        torn: of these, logs of one run whose torn lines must not become numbers.
-        numbers: the numbers in what `read` returned.
-        document: whether the samples are JSON.
-    """
-
-    name: str
-    seeds: Sequence[bytes]
-    read: Callable[[bytes], Any]
-    torn: Sequence[bytes] = ()
-    numbers: Callable[[Any], set[float]] = lambda _: set()
-    document: bool = False
+    name: str  # of the reader, or what it reads
+    seeds: Sequence[bytes]  # real inputs
+    read: Callable[[bytes], Any]  # reads one; raises what it may not raise
+    torn: Sequence[bytes] = ()  # of these, logs of one run whose torn lines must not become numbers
+    numbers: Callable[[Any], set[float]] = lambda _: set()  # the numbers in what `read` returned
+    document: bool = False  # whether the samples are JSON
 
 
 def targets(folder: Path) -> dict[str, Target]:

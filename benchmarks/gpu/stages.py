@@ -34,34 +34,23 @@ class LeftOut(Exception):  # noqa: N818 - no error: what it takes is not here
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One command of a visit.
+    """One command of a visit."""
 
-    Attributes:
-        name: also that of its folder.
-        seconds: its share; it has what those before it have left as well.
-        command: what is run, made when it starts and told the seconds until it is interrupted; raises `LeftOut`.
-        good: exit statuses of one that ran to its end.
-    """
-
-    name: str
-    seconds: float
+    name: str  # also that of its folder
+    seconds: float  # its share; it has what those before it have left as well
+    # What is run, made when it starts and told the seconds until it is interrupted; raises `LeftOut`.
     command: Callable[[float], Sequence[str]]
-    good: tuple[int, ...] = (0,)
+    good: tuple[int, ...] = (0,)  # exit statuses of one that ran to its end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How a stage came to its end.
-
-    Attributes:
-        how: in words.
-        good: whether it ran to its end.
-    """
+    """How a stage came to its end."""
 
     name: str
     seconds: float
-    how: str
-    good: bool
+    how: str  # in words
+    good: bool  # whether it ran to its end
 
     def __str__(self) -> str:
         return f"{self.name:11}{self.seconds:6.1f} s, {self.how}"

@@ -33,47 +33,31 @@ READERS: Mapping[str, Callable[[], Iterable[Subject]]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """A damaged log.
+    """A damaged log."""
 
-    Attributes:
-        number: which of its campaign.
-        subject: the log that was damaged.
-        kind: how.
-        file: which of its files.
-        files: what is left.
-    """
-
-    number: int
-    subject: Subject
-    kind: str
-    file: str
-    files: Files
+    number: int  # which of its campaign
+    subject: Subject  # the log that was damaged
+    kind: str  # how
+    file: str  # which of its files
+    files: Files  # what is left
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a reader's mutants.
+    """Counts of a reader's mutants."""
 
-    Attributes:
-        tried: how many, by kind.
-        judged: how many were judged nevertheless, by kind.
-        missed: how many were judged with something too good that could have been found, by kind and statistic.
-        explained: how many were so where nothing in the log bears on it, by kind and reason.
-        unconfirmed: how many were so, and their verdict says that nothing confirms the duration of steps, by kind.
-        unproved: judged without the proof of an end, by kind.
-        crashed: by kind.
-        slow: by kind: more than a second of this process's own time.
-        examples: numbers of the first mutants, by what went wrong and kind.
-    """
-
-    tried: Counter[str] = field(default_factory=Counter)
-    judged: Counter[str] = field(default_factory=Counter)
+    tried: Counter[str] = field(default_factory=Counter)  # how many, by kind
+    judged: Counter[str] = field(default_factory=Counter)  # how many were judged nevertheless, by kind
+    # How many were judged with something too good that could have been found, by kind and statistic.
     missed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # How many were so where nothing in the log bears on it, by kind and reason.
     explained: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # How many were so, and their verdict says that nothing confirms the duration of steps, by kind.
     unconfirmed: Counter[str] = field(default_factory=Counter)
-    unproved: Counter[str] = field(default_factory=Counter)
-    crashed: Counter[str] = field(default_factory=Counter)
-    slow: Counter[str] = field(default_factory=Counter)
+    unproved: Counter[str] = field(default_factory=Counter)  # judged without the proof of an end, by kind
+    crashed: Counter[str] = field(default_factory=Counter)  # by kind
+    slow: Counter[str] = field(default_factory=Counter)  # by kind: more than a second of this process's own time
+    # Numbers of the first mutants, by what went wrong and kind.
     examples: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def example(self, what: str, kind: str, number: int) -> None:

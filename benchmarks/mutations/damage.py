@@ -12,19 +12,12 @@ from benchmarks.mutations.forms import TEXT, Form, Number
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One file, to be damaged.
+    """One file, to be damaged."""
 
-    Attributes:
-        form: how it is taken apart.
-        pieces: its lines or records.
-        telling: numbers of the pieces that say something about the run.
-        others: other logs of the same reader.
-    """
-
-    form: Form
-    pieces: Sequence[bytes]
-    telling: Sequence[int]
-    others: Sequence[bytes]
+    form: Form  # how it is taken apart
+    pieces: Sequence[bytes]  # its lines or records
+    telling: Sequence[int]  # numbers of the pieces that say something about the run
+    others: Sequence[bytes]  # other logs of the same reader
 
 
 # Returns the damaged log; None where this kind of damage cannot be done to it.

@@ -25,17 +25,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a kind of file is taken apart.
+    """How a kind of file is taken apart."""
 
-    Attributes:
-        split: its pieces, which make the file again when they are joined.
-        numbers: the numbers in a piece.
-        put: a piece with another text in place of a number.
-    """
-
-    split: Callable[[bytes], list[bytes]]
-    numbers: Callable[[bytes], list[Number]]
-    put: Callable[[bytes, Number, bytes], bytes]
+    split: Callable[[bytes], list[bytes]]  # its pieces, which make the file again when they are joined
+    numbers: Callable[[bytes], list[Number]]  # the numbers in a piece
+    put: Callable[[bytes, Number, bytes], bytes]  # a piece with another text in place of a number
 
 
 def _lines(data: bytes) -> list[bytes]:

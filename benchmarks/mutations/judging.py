@@ -33,19 +33,12 @@ _WORST: tuple[State, ...] = ("judged", "failed", "error")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """The verdict on a log, and its numbers.
+    """The verdict on a log, and its numbers."""
 
-    Attributes:
-        verdict: `judged` for a run with numbers or a check that passes, `failed` for a check that does not.
-        why: why it is an error, or what was found.
-        numbers: what was measured: value and unit by name.
-        unconfirmed: what the record says of numbers that nothing confirms.
-    """
-
-    verdict: State
-    why: str = ""
-    numbers: Mapping[str, tuple[float, str]]
-    unconfirmed: str = ""
+    verdict: State  # `judged` for a run with numbers or a check that passes, `failed` for a check that does not
+    why: str = ""  # why it is an error, or what was found
+    numbers: Mapping[str, tuple[float, str]]  # what was measured: value and unit by name
+    unconfirmed: str = ""  # what the record says of numbers that nothing confirms
 
 
 Judge = Callable[[Files], Judgement]
@@ -120,21 +113,13 @@ def new_folder() -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checks:
-    """Judges what one node's programs printed as checks do.
+    """Judges what one node's programs printed as checks do."""
 
-    Attributes:
-        checks: all of them are asked, and the worst verdict counts.
-        site: what they know of the cluster.
-        answer: a node's answer to their probe, by the files.
-        options: theirs.
-        references: theirs.
-    """
-
-    checks: Sequence[Check]
-    site: Site
-    answer: Callable[[Files], Mapping[str, Any]]
-    options: Mapping[str, Any]
-    references: tuple[Reference, ...] = ()
+    checks: Sequence[Check]  # all of them are asked, and the worst verdict counts
+    site: Site  # what they know of the cluster
+    answer: Callable[[Files], Mapping[str, Any]]  # a node's answer to their probe, by the files
+    options: Mapping[str, Any]  # theirs
+    references: tuple[Reference, ...] = ()  # theirs
 
     def __call__(self, files: Files) -> Judgement:
         """Judge what a node printed."""

@@ -23,23 +23,15 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A log, how it is judged, and what it has to prove.
+    """A log, how it is judged, and what it has to prove."""
 
-    Attributes:
-        name: what it is.
-        files: by name.
-        judge: the way that a session takes.
-        telling: what a line matches that says something about the run.
-        proves: whether files hold what proves that the run did all its work; None where nothing in them has to.
-        targets: the files that are damaged; by default all of them.
-    """
-
-    name: str
-    files: Files
-    judge: Judge
-    telling: re.Pattern[bytes]
+    name: str  # what it is
+    files: Files  # by name
+    judge: Judge  # the way that a session takes
+    telling: re.Pattern[bytes]  # what a line matches that says something about the run
+    # Whether files hold what proves that the run did all its work; None where nothing in them has to.
     proves: Callable[[Files], bool] | None = None
-    targets: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()  # the files that are damaged; by default all of them
     whole: Judgement = field(init=False)
 
     def __post_init__(self) -> None:

@@ -17,19 +17,13 @@ _NEXT = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tally:
-    """Runs judged by calibrated bounds.
-
-    Attributes:
-        missed: share of healthy runs that fail: their interval misses the bound.
-        found: share of runs 2 % slower that do.
-        refused: share of calibrations that were refused, as the runs differ too much.
-    """
+    """Runs judged by calibrated bounds."""
 
     runs: int
     between: float
-    missed: float
-    found: float
-    refused: float
+    missed: float  # share of healthy runs that fail: their interval misses the bound
+    found: float  # share of runs 2 % slower that do
+    refused: float  # share of calibrations that were refused, as the runs differ too much
 
 
 def tally_of(runs: int, between: float, calibrations: int, seed: int, *, one_slow: bool = False) -> Tally:

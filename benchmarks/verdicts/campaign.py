@@ -22,21 +22,13 @@ OURS = "**interval**"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Way:
-    """How runs are measured and judged.
+    """How runs are measured and judged."""
 
-    Attributes:
-        steps: of a run, warm-up included.
-        line: steps of which a line of the log is the mean.
-        early: judged at looks while the run goes on.
-        repeats: runs that are judged together.
-        rerun: so many at the most, and twice as many at each look, until one decides.
-    """
-
-    steps: int
-    line: int = 1
-    early: bool = False
-    repeats: int = 1
-    rerun: bool = False
+    steps: int  # of a run, warm-up included
+    line: int = 1  # steps of which a line of the log is the mean
+    early: bool = False  # judged at looks while the run goes on
+    repeats: int = 1  # runs that are judged together
+    rerun: bool = False  # so many at the most, and twice as many at each look, until one decides
 
     def __str__(self) -> str:
         """A head for a column."""
@@ -46,17 +38,12 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """Runs of one kind.
+    """Runs of one kind."""
 
-    Attributes:
-        scenario: its position in `SCENARIOS`.
-        runs: how many verdicts are given at each bound.
-    """
-
-    scenario: int
+    scenario: int  # its position in `SCENARIOS`
     noise: Noise
     way: Way
-    runs: int
+    runs: int  # how many verdicts are given at each bound
     seed: int
 
     @property
@@ -74,18 +61,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """Verdicts on the runs of a cell.
-
-    Attributes:
-        wrong: number of wrong verdicts at each of `DISTANCES`, by rule.
-        open: number of runs left without a verdict by our rule, at each.
-        steps: median number of steps after which our rule decided, at each; of early looks.
-    """
+    """Verdicts on the runs of a cell."""
 
     cell: Cell
-    wrong: dict[str, Array]
-    open: Array
-    steps: Array | None = None
+    wrong: dict[str, Array]  # number of wrong verdicts at each of `DISTANCES`, by rule
+    open: Array  # number of runs left without a verdict by our rule, at each
+    steps: Array | None = None  # median number of steps after which our rule decided, at each; of early looks
 
 
 def simulate(cell: Cell) -> Judged:

@@ -22,16 +22,11 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runs:
-    """Simulated runs of one recipe.
+    """Simulated runs of one recipe."""
 
-    Attributes:
-        seconds: step times, one row a run.
-        truth: steady step time of each run; of the system where the claim is that.
-        pauses: how many times longer each step is because of one; lines that are means over several steps contain them.
-    """
-
-    seconds: Array
-    truth: Array
+    seconds: Array  # step times, one row a run
+    truth: Array  # steady step time of each run; of the system where the claim is that
+    # How many times longer each step is because of one; lines that are means over several steps contain them.
     pauses: Array | None = None
 
 
@@ -59,28 +54,17 @@ def _pareto(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """A way in which runs behave.
-
-    Attributes:
-        make: from a matrix of noise (mean 1) to the runs.
-        draw: distribution of the noise.
-        system: the claim is of the system, not of the run.
-        group: of which kind that is, in the table of all rules.
-        foreseen: the first steps tell of the later ones; else an early look cannot know.
-        shortest: number of steps from which on the rule claims to hold.
-        alone: it does so for a single run, too, with no reference that knows how runs differ.
-        phi: the correlation of neighbouring steps, where it is always the same.
-    """
+    """A way in which runs behave."""
 
     name: str
-    make: Make
-    draw: Callable[[np.random.Generator, tuple[int, int]], Array] = _normal
-    system: bool = False
-    group: str
-    foreseen: bool = True
-    shortest: int = 25
-    alone: bool = True
-    phi: float | None = None
+    make: Make  # from a matrix of noise (mean 1) to the runs
+    draw: Callable[[np.random.Generator, tuple[int, int]], Array] = _normal  # distribution of the noise
+    system: bool = False  # the claim is of the system, not of the run
+    group: str  # of which kind that is, in the table of all rules
+    foreseen: bool = True  # the first steps tell of the later ones; else an early look cannot know
+    shortest: int = 25  # number of steps from which on the rule claims to hold
+    alone: bool = True  # it does so for a single run, too, with no reference that knows how runs differ
+    phi: float | None = None  # the correlation of neighbouring steps, where it is always the same
 
     def holds(self, steps: int, kind: Noise) -> bool:
         """The rule claims to hold for such runs."""

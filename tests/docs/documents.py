@@ -53,20 +53,13 @@ class DocumentError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """One fenced block.
-
-    Attributes:
-        line: 1-based line of its fence.
-        kind: what its comment says, empty without one.
-        what: what the comment says after the colon.
-        language: of the fence.
-    """
+    """One fenced block."""
 
     document: str
-    line: int
-    kind: str
-    what: str
-    language: str
+    line: int  # 1-based line of its fence
+    kind: str  # what its comment says, empty without one
+    what: str  # what the comment says after the colon
+    language: str  # of the fence
     text: str
 
     @property
@@ -137,17 +130,11 @@ def needs_slurm(blocks: Sequence[Block]) -> bool:
 
 @dataclass(kw_only=True)
 class Reader:
-    """Somebody who does what a document says, in a folder of their own.
+    """Somebody who does what a document says, in a folder of their own."""
 
-    Attributes:
-        folder: where files are written and commands run.
-        slurm: whether to run the part for Slurm, or the part for everywhere.
-        printed: what the last run block printed; None when that was for the other part.
-    """
-
-    folder: Path
-    slurm: bool = False
-    printed: str | None = None
+    folder: Path  # where files are written and commands run
+    slurm: bool = False  # whether to run the part for Slurm, or the part for everywhere
+    printed: str | None = None  # what the last run block printed; None when that was for the other part
     shell: Sequence[str] = ("bash", "-c")
     environment: Mapping[str, str] = field(default_factory=lambda: _environment({}))
 

@@ -149,17 +149,11 @@ def queue() -> type[Queue]:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSlurm:
-    """A Slurm of a test's own, for what no other test could bear beside it.
+    """A Slurm of a test's own, for what no other test could bear beside it."""
 
-    Attributes:
-        base: its folder.
-        env: what makes commands use it.
-        up: the environment of up.sh.
-    """
-
-    base: Path
-    env: dict[str, str]
-    up: dict[str, str]
+    base: Path  # its folder
+    env: dict[str, str]  # what makes commands use it
+    up: dict[str, str]  # the environment of up.sh
 
     def run(self, *command: str) -> list[str]:
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False, timeout=60)

@@ -38,18 +38,12 @@ def on_bad(*lines: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One way in which a node is bad.
+    """One way in which a node is bad."""
 
-    Attributes:
-        check: the check that is to find it.
-        said: what it says.
-        system: what the system's file says for it.
-        made: makes the node bad while the session runs, and gives what the session's environment needs for it.
-    """
-
-    check: str
-    said: str
-    system: dict[str, Any]
+    check: str  # the check that is to find it
+    said: str  # what it says
+    system: dict[str, Any]  # what the system's file says for it
+    # Makes the node bad while the session runs, and gives what the session's environment needs for it.
     made: Callable[[Path], AbstractContextManager[dict[str, str]]] | None = None
 
 

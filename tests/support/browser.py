@@ -45,13 +45,9 @@ def kept(name: str, otherwise: Path) -> Path:
 
 @dataclass
 class Browser:
-    """One browser window.
+    """One browser window."""
 
-    Attributes:
-        url: of its session at the driver.
-    """
-
-    url: str
+    url: str  # of its session at the driver
 
     def open(self, path: Path) -> None:
         """Open a file, and return when it is loaded."""

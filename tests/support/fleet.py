@@ -24,22 +24,16 @@ Process = subprocess.Popen[bytes] | Forked
 
 @dataclass
 class ProcessFleet:
-    """A `checks.base.Fleet` of processes.
-
-    Attributes:
-        env: further environment variables by host: how a test makes one node a bad one.
-        torch: whether ranks import PyTorch: then they are forked from a process that has.
-        inherit: whether ranks are new processes, which inherit the limits of this one.
-        asked: the probes that ran, in order.
-    """
+    """A `checks.base.Fleet` of processes."""
 
     site: Site
     hosts: tuple[str, ...]
     folder: Path
+    # Further environment variables by host: how a test makes one node a bad one.
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    torch: bool = False
-    inherit: bool = False
-    asked: list[Probe] = field(default_factory=list)
+    torch: bool = False  # whether ranks import PyTorch: then they are forked from a process that has
+    inherit: bool = False  # whether ranks are new processes, which inherit the limits of this one
+    asked: list[Probe] = field(default_factory=list)  # the probes that ran, in order
     _known: dict[str, list[Answer]] = field(default_factory=dict)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
@@ -99,18 +93,14 @@ class ProcessFleet:
 
 @dataclass
 class AnsweringFleet:
-    """A `checks.base.Fleet` whose ranks answer at once.
-
-    Attributes:
-        answer: the answer to a probe, by host and local rank; a text is why there is none.
-        asked: the probes that were asked, in order.
-    """
+    """A `checks.base.Fleet` whose ranks answer at once."""
 
     site: Site
     hosts: tuple[str, ...]
+    # The answer to a probe, by host and local rank; a text is why there is none.
     answer: Callable[[Probe, str, int], Mapping[str, Any] | str]
     folder: Path = Path()
-    asked: list[Probe] = field(default_factory=list)
+    asked: list[Probe] = field(default_factory=list)  # the probes that were asked, in order
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         return [self.once(probe) for probe in probes]

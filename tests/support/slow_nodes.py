@@ -13,26 +13,15 @@ TOLERANCE = 0.1
 
 @dataclass
 class SlowNodes:
-    """A group is as fast as its slowest node.
+    """A group is as fast as its slowest node."""
 
-    Attributes:
-        nodes: how many.
-        bad: how many of them are slow.
-        seed: of everything random: which nodes are bad, and the noise.
-        sigma: of the log-normal noise on every measurement.
-        fluke: probability that a measurement is slow by chance.
-        speed: of a bad node; a good one has 1.
-        links: slow links, as pairs of names.
-        runs, rounds: measured so far.
-    """
-
-    nodes: int
-    bad: int
-    seed: int
-    sigma: float = 0.0
-    fluke: float = 0.0
-    speed: float = 0.7
-    links: tuple[Pair, ...] = ()
+    nodes: int  # how many
+    bad: int  # how many of them are slow
+    seed: int  # of everything random: which nodes are bad, and the noise
+    sigma: float = 0.0  # of the log-normal noise on every measurement
+    fluke: float = 0.0  # probability that a measurement is slow by chance
+    speed: float = 0.7  # of a bad node; a good one has 1
+    links: tuple[Pair, ...] = ()  # slow links, as pairs of names. runs, rounds: measured so far
     runs: int = 0
     rounds: int = 0
 

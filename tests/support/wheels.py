@@ -40,15 +40,10 @@ def build(source: Path, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Installed:
-    """Wheels in an environment of their own.
+    """Wheels in an environment of their own."""
 
-    Attributes:
-        environment: where they are installed.
-        folder: an empty one, to work in.
-    """
-
-    environment: Path
-    folder: Path
+    environment: Path  # where they are installed
+    folder: Path  # an empty one, to work in
 
     @property
     def packages(self) -> Path:

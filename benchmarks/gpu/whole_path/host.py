@@ -24,15 +24,10 @@ _COMMANDS = ("awk", "bash", "cksum", "flock", "getent", "hostname", "ldd", "real
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What there is to run on.
+    """What there is to run on."""
 
-    Attributes:
-        gpus: how many; the first nodes of Slurm have one each.
-        rehearsed: whether these GPUs are none, so that ranks compute on the CPU.
-    """
-
-    gpus: int
-    rehearsed: bool
+    gpus: int  # how many; the first nodes of Slurm have one each
+    rehearsed: bool  # whether these GPUs are none, so that ranks compute on the CPU
 
     @property
     def nodes(self) -> Mapping[str, str]:

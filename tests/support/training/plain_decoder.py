@@ -27,11 +27,7 @@ _NORM_EPS = 1e-5  # of OPT and GPT-3, and of every framework by default
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """The training that is meant, in the words of a recipe.
-
-    Attributes:
-        decayed: what weight decay is for: `all` weights, or `matrices` alone, as Megatron-Core has it.
-    """
+    """The training that is meant, in the words of a recipe."""
 
     attention_heads: int
     learning_rate: float
@@ -41,29 +37,22 @@ class Rules:
     eps: float
     weight_decay: float
     clip_grad_norm: float
+    # What weight decay is for: `all` weights, or `matrices` alone, as Megatron-Core has it.
     decayed: Literal["all", "matrices"] = "all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mistake:
-    """What a training may get wrong; without arguments, nothing.
+    """What a training may get wrong; without arguments, nothing."""
 
-    Attributes:
-        loss_scale: factor of the loss that gradients are taken of.
-        share: of each step's sequences, the first ones, that gradients are taken of; half of them is what is left
-            when one rank of two loses its gradient, while the loss is still the mean over both.
-        late: how many steps the learning rate lags behind.
-        decay_scale: factor of the weight decay.
-        ahead: how many of the tokens after its own a token sees.
-        score_scale: factor of the attention's scores.
-    """
-
-    loss_scale: float = 1.0
+    loss_scale: float = 1.0  # factor of the loss that gradients are taken of
+    # Of each step's sequences, the first ones, that gradients are taken of; half of them is what is left when one rank
+    # of two loses its gradient, while the loss is still the mean over both.
     share: float = 1.0
-    late: int = 0
-    decay_scale: float = 1.0
-    ahead: int = 0
-    score_scale: float = 1.0
+    late: int = 0  # how many steps the learning rate lags behind
+    decay_scale: float = 1.0  # factor of the weight decay
+    ahead: int = 0  # how many of the tokens after its own a token sees
+    score_scale: float = 1.0  # factor of the attention's scores
 
 
 NONE = Mistake()

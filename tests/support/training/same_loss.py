@@ -39,17 +39,13 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """How an engine trains.
-
-    Attributes:
-        changes: what its recipe says.
-    """
+    """How an engine trains."""
 
     engine: Engine
     name: str
     ranks: int
     precision: Literal["fp32", "bf16"] = "fp32"
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)  # what its recipe says
 
     @property
     def key(self) -> str:

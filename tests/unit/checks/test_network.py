@@ -30,22 +30,16 @@ def rate(busbw: float) -> dict[str, Any]:
 
 @dataclass
 class StandIn:
-    """A fleet whose answers are computed.
-
-    Attributes:
-        game: what the ranks of a group say, given their hosts and local ranks.
-        dead: nodes that give no answer.
-        machine: what every node is built of; None gives no answer.
-        nccl: how NCCL's lines differ from those of a healthy machine, or None for no lines.
-    """
+    """A fleet whose answers are computed."""
 
     site: Site
     hosts: tuple[str, ...]
-    game: Callable[[Members], Mapping[str, Any]]
-    dead: frozenset[str] = frozenset()
+    game: Callable[[Members], Mapping[str, Any]]  # what the ranks of a group say, given their hosts and local ranks
+    dead: frozenset[str] = frozenset()  # nodes that give no answer
     folder: Path = Path()
     asked: list[Probe] = field(default_factory=list)
-    machine: MachineFacts | None = None
+    machine: MachineFacts | None = None  # what every node is built of; None gives no answer
+    # How NCCL's lines differ from those of a healthy machine, or None for no lines.
     nccl: Mapping[str, Any] | None = field(default_factory=dict)
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:

@@ -21,19 +21,14 @@ TINY = {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrueLog:
-    """A log, and what was run.
+    """A log, and what was run."""
 
-    Attributes:
-        name: of the file below `tests/data` or the folder of public samples.
-        kind: of the problem it has, None where it is sane.
-    """
-
-    name: str
+    name: str  # of the file below `tests/data` or the folder of public samples
     engine: str
     recipe: Mapping[str, Any]
     ranks: int
     gpu: bool = True
-    kind: str | None = None
+    kind: str | None = None  # of the problem it has, None where it is sane
 
     def text(self) -> str:
         """The log; without the samples the test is skipped."""
