@@ -24,6 +24,10 @@ _FAILURE = re.compile(
     r"|corrupted (?:size|double-linked)|\*\*\* (?:stack smashing|buffer overflow) detected"
     r"|.{1,300}[]:] Assertion .{1,300} failed)"  # of C, and of a kernel on a GPU
     r"|\[[\w.-]+:\d+\] \*\*\* An error occurred in MPI_|mpirun noticed that process |docker: Error response "
+    r"|\*\*\* glibc detected \*\*\*|Assertion failed: |Exception raised from |DataLoader worker \(pid"
+    r"|(?:Failed: )?Cuda error |(?:\[\d{4}-\d\d-\d\d [\d:,]+\] )?\[ERROR\] |Error in sitecustomize"
+    r"|CUDA driver version is insufficient|ORTE was unable to |Primary job +terminated normally, but "
+    r"|container_linux\.go:\d+: |error loading checkpoint\s*$"
     r"|(?:[\w./-]+: )?(?:line \d+: +)?(?:\d+ )?"  # a shell, of the signal that ended a program
     r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Killed|Aborted|Terminated)"
     r"(?: +\(core dumped\)|\s*$|\s{2})",
@@ -37,8 +41,9 @@ _KILLED = re.compile(
 )
 # What a shell, a file system or NCCL reports, and a run may survive.
 _MAY_BE_HARMLESS = re.compile(
-    r"(?:\S+: ){1,4}.{0,200}(?:command not found|Permission denied|No such file or directory|No space left on device"
-    r"|Disk quota exceeded|Stale file handle|Input/output error)\s*$"
+    r"(?:(?:\S+: ){1,4}.{0,200}(?:command not found|Permission denied|No such file or directory)"
+    r"|(?:(?:\S+: ){1,4}.{0,200})?(?:No space left on device|Disk quota exceeded|Stale file handle|Input/output error"
+    r"|Transport endpoint is not connected))\s*$"
     r"|.{0,99}\bNCCL WARN ",
     re.ASCII,
 )
@@ -49,7 +54,7 @@ _TELLS_LESS = (
     re.compile(r".*(?:[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|ncclRemoteError)", re.ASCII),
     re.compile(
         r"srun: error: |mpirun |(?:\w+\.)*(?:ChildFailedError|SignalException|CalledProcessError)\b"
-        r"|ERROR:torch\.distributed",
+        r"|ERROR:torch\.distributed|(?:\[[\d :,-]+\] )?\[ERROR\] \[launch\.py|Primary job |ORTE ",
         re.ASCII,
     ),
 )
@@ -68,7 +73,8 @@ FAILURES = (
     b"Floating point exc", b"Killed", b"Aborted", b"Terminated", b"SIG", b"signal", b"oom", b"FATAL", b"HSA_STATUS",
     b"MPI_", b"mpirun", b"command not found", b"Permission denied", b"No such file", b"No space left", b"quota",
     b"Stale file", b"NCCL WARN", b"HIP out of memory", b"(): ", b"corrupt", b"Assertion", b"smashing",
-    b"overflow detected",
+    b"overflow detected", b"glibc detected", b"DataLoader worker", b"driver version", b"ORTE ", b"Primary job",
+    b"endpoint", b"container_linux",
 )  # fmt: skip
 
 

@@ -55,6 +55,17 @@ def test_what_is_no_number(text: str) -> None:
         "[gpu01:4711] *** An error occurred in MPI_Allreduce", "cp: error writing 'x': No space left on device",
         "../aten/src/ATen/native/cuda/Indexing.cu:1308: f: block: [0,0,0], thread: [0,0,0] Assertion `a < b` failed.",
         "gpu01:4711:4811 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
+        "No space left on device", "Transport endpoint is not connected", "error loading checkpoint",
+        "*** glibc detected *** python: double free or corruption (!prev): 0x0 ***",
+        "Assertion failed: (x > 0), function f, file y.c, line 3.", "Failed: Cuda error /x.cu:12 'invalid argument'",
+        "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:564",
+        "DataLoader worker (pid 4711) is killed by signal: Killed.", "Error in sitecustomize; set PYTHONVERBOSE",
+        "[2026-11-26 10:00:00,123] [ERROR] [launch.py:434:sigkill_handler] exits with return code = 1",
+        "[ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python'] exits with return code = -9",
+        "CUDA driver version is insufficient for CUDA runtime version",
+        "ORTE was unable to reliably start one or more daemons.",
+        "Primary job  terminated normally, but 1 process returned a non-zero exit code.",
+        'container_linux.go:380: starting container process caused: exec: "python": not found',
     ],
 )  # fmt: skip
 def test_failures(text: str) -> None:
