@@ -127,7 +127,7 @@ OTHER = {
     **{f"UPDATE llmbench_schema SET version = {number}":
        f"has schema version {number}, and this pytest-llmbench has 1" for number in (0, 2, 9999)},
     "ALTER TABLE llmbench_metrics DROP COLUMN steps": "was made by another build .* lacks .* llmbench_metrics.steps",
-    "DROP TABLE llmbench_sightings": "was made by another build .* llmbench_sightings.blames, llmbench_sight",
+    "DROP TABLE llmbench_verdicts": "was made by another build .* lacks .* llmbench_verdicts.measured, llmbench_v",
 }  # fmt: skip
 
 
