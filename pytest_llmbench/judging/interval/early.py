@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.judging.interval.slow_steps import SHARE
-from pytest_llmbench.judging.interval.steady import ALPHA, LEAST, steady_state
+from pytest_llmbench.judging.interval.steady import ALPHA, LEAST, steady_state, unseen
 
 # Shares of the plan after which the run is judged. Earlier looks would judge a drifting run by its beginning.
 LOOKS = (0.25, 0.35, 0.50, 0.70, 1.0)
@@ -43,9 +43,11 @@ def at_a_look(
         further = now.mean * (1 + change if change > 0.0 else 1 / (1 - change))
         wide = now.half_width * math.sqrt(1 + 12 * ahead * ahead)
         # Pauses that are too seldom to be seen so far.
-        unseen = -math.log(share) * SHARE * now.mean / (now.left_out + now.judged)
+        pauses = -math.log(share) * SHARE * now.mean / (now.left_out + now.judged)
         now = replace(
             now, low=min(now.low, further * math.exp(-wide / further)), high=max(now.high, further + wide),
-            pausing=max(now.pausing, unseen),
+            pausing=max(now.pausing, pauses),
+            # A level that comes later is more likely the shorter the look.
+            unseen=max(now.unseen, unseen(now.judged * steps_of_a_line) * now.mean),
         )  # fmt: skip
     return now
