@@ -97,7 +97,7 @@ class Cell:
     moment: int  # the tenth of a session in which it comes
     held: bool  # whether the session holds a node
     wait_s: int  # seconds from the end to `--resume`
-    chance: float  # where in that tenth it comes, and the seconds for which a node is away, as a share
+    chance: float  # place in that tenth, and share of the longest absence of a node
 
     def __str__(self) -> str:
         return f"{self.end}-{self.moment}-{'held' if self.held else 'job'}-{self.wait_s}s"

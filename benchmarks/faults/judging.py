@@ -22,7 +22,7 @@ class Expected:
     """
 
     exit: int  # the exit status of pytest
-    verdict: str | None = "ERROR"  # that of the run's test; None where there must be no verdict
+    verdict: str | None = "ERROR"  # that of the run's test; None if the test must lack one
     # Kinds of problem, of which the run's record must have one; without any, it must have no problem.
     kinds: tuple[ProblemKind, ...] = ()
     words: tuple[str, ...] = ()  # texts that the message of the run's test must contain
@@ -45,8 +45,8 @@ class Seen:
     exit: int | None  # the exit status of pytest; None if it did not end
     verdict: str | None  # that of the run's test; None without a verdict
     kind: str | None  # the problem of the run's record; None without a problem
-    message: str  # what the report says of the run's test
-    output: str  # what pytest printed
+    message: str  # message of the run's test in the report
+    output: str  # output of pytest
     metrics: int  # how many metrics the record has
     # Jobs and processes that were still there a minute later; None if the campaign did not look for them.
     left: tuple[str, ...] | None
@@ -64,7 +64,7 @@ class Line:
     fault: str  # its name
     outcome: Outcome  # sound if every expectation is met, error if nothing could be compared
     why: str  # the expectations that are not met, or what kept us from comparing
-    seen: str  # what was seen, in short
+    seen: str  # the outcome, in short
 
     def to_json(self) -> str:
         """One line of a campaign's file."""
@@ -119,7 +119,7 @@ def look(session: Path | None, key: str, exit_status: int | None, output: str) -
         session: its folder; None if it has made none.
         key: the run.
         exit_status: that of pytest.
-        output: what pytest printed.
+        output: output of pytest.
     """
     verdict, kind, message, metrics = None, None, "", 0
     if session is not None and (record := session / "runs" / key / "record.json").exists():

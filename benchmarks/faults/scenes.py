@@ -78,13 +78,13 @@ class Fault:
     """A thing broken on purpose."""
 
     name: str  # unique; also the run's
-    family: str  # what is broken: ranks, jobs, Slurm, pytest, input
+    family: str  # the broken part: ranks, jobs, Slurm, pytest, input
     done: str  # a sentence: what is done
     scene: str  # the sessions in which it strikes: a key of `SCENES`
-    expected: Expected  # what must come of it
+    expected: Expected  # its due outcome
     recipe: Mapping[str, Any] = field(default_factory=dict)  # how its recipe is unlike the tiny one of the tests
     options: tuple[str, ...] = ()  # for pytest, where it has a session of its own
-    prepare: Callable[[UserFolder], object] | None = None  # what is done to the folder before pytest starts
+    prepare: Callable[[UserFolder], object] | None = None  # changes to the folder before pytest starts
     ready: Callable[[Struck], object] = Struck.trains  # whether it can strike; by default, after some steps
     strike: Callable[[Struck], object] | None = None  # the fault itself, if the folder does not have it already
     resumes: int = 0  # how often the session is then resumed; what is seen is the last one

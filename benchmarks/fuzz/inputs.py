@@ -52,8 +52,8 @@ class Torn:
     """A log with one line damaged in a way that can be seen."""
 
     kind: str  # how
-    data: bytes  # what is left
-    # What may have been meant: the log, without the line, and with the line that came between elsewhere.
+    data: bytes  # the rest
+    # Possible originals: the log, without the line, and with the line that came between elsewhere.
     whole: tuple[bytes, ...]
 
 

@@ -38,7 +38,7 @@ class Stage:
 
     name: str  # also that of its folder
     seconds: float  # its share; it has what those before it have left as well
-    # What is run, made when it starts and told the seconds until it is interrupted; raises `LeftOut`.
+    # The command, made when it starts and told the seconds until it is interrupted; raises `LeftOut`.
     command: Callable[[float], Sequence[str]]
     good: tuple[int, ...] = (0,)  # exit statuses of one that ran to its end
 

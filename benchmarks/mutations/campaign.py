@@ -35,11 +35,11 @@ READERS: Mapping[str, Callable[[], Iterable[Subject]]] = {
 class Mutant:
     """A damaged log."""
 
-    number: int  # which of its campaign
+    number: int  # position in its campaign
     subject: Subject  # the log that was damaged
     kind: str  # how
-    file: str  # which of its files
-    files: Files  # what is left
+    file: str  # position among its files
+    files: Files  # the rest
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ class Form:
 
     split: Callable[[bytes], list[bytes]]  # its pieces, which make the file again when they are joined
     numbers: Callable[[bytes], list[Number]]  # the numbers in a piece
-    put: Callable[[bytes, Number, bytes], bytes]  # a piece with another text in place of a number
+    put: Callable[[bytes, Number, bytes], bytes]  # a piece with another text instead of a number
 
 
 def _lines(data: bytes) -> list[bytes]:

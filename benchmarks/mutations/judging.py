@@ -36,9 +36,9 @@ class Judgement:
     """The verdict on a log, and its numbers."""
 
     verdict: State  # `judged` for a run with numbers or a check that passes, `failed` for a check that does not
-    why: str = ""  # why it is an error, or what was found
-    numbers: Mapping[str, tuple[float, str]]  # what was measured: value and unit by name
-    unconfirmed: str = ""  # what the record says of numbers that nothing confirms
+    why: str = ""  # reason of the error, or the finding
+    numbers: Mapping[str, tuple[float, str]]  # measurements: value and unit by name
+    unconfirmed: str = ""  # words of the record on numbers that nothing confirms
 
 
 Judge = Callable[[Files], Judgement]
@@ -116,7 +116,7 @@ class Checks:
     """Judges what one node's programs printed as checks do."""
 
     checks: Sequence[Check]  # all of them are asked, and the worst verdict counts
-    site: Site  # what they know of the cluster
+    site: Site  # facts of the cluster
     answer: Callable[[Files], Mapping[str, Any]]  # a node's answer to their probe, by the files
     options: Mapping[str, Any]  # theirs
     references: tuple[Reference, ...] = ()  # theirs

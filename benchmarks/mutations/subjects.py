@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 class Subject:
     """A log, how it is judged, and what it has to prove."""
 
-    name: str  # what it is
+    name: str  # its kind
     files: Files  # by name
     judge: Judge  # the way that a session takes
-    telling: re.Pattern[bytes]  # what a line matches that says something about the run
+    telling: re.Pattern[bytes]  # pattern of lines about the run
     # Whether files hold what proves that the run did all its work; None where nothing in them has to.
     proves: Callable[[Files], bool] | None = None
     targets: tuple[str, ...] = ()  # the files that are damaged; by default all of them

@@ -28,7 +28,7 @@ class Way:
     line: int = 1  # steps of which a line of the log is the mean
     early: bool = False  # judged at looks while the run goes on
     repeats: int = 1  # runs that are judged together
-    rerun: bool = False  # so many at the most, and twice as many at each look, until one decides
+    rerun: bool = False  # `repeats` is the most; twice as many at each look, until one decides
 
     def __str__(self) -> str:
         """A head for a column."""

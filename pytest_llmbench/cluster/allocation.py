@@ -199,7 +199,7 @@ class ThisHost(Allocation):
     def hosts(self) -> tuple[str, ...] | Waiting:
         """This host, as soon as other sessions and the ranks that they left behind are gone from it.
 
-        Raises ClusterError if a lock cannot be opened.
+        Raises ClusterError if opening a lock fails.
         """
         own, ranks = _lock_file("this-host"), _lock_file("ranks")
         try:

@@ -90,7 +90,7 @@ def drain_command(host: str, reason: str, session: str) -> list[str]:
 def add_to_quarantine(path: Path, bad: Mapping[str, str], session: str) -> list[str]:
     """Add the nodes that are new to the list, and return their names. Sessions that write at once wait for each other.
 
-    Raises OSError if the file cannot be written.
+    Raises OSError if writing it fails.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)

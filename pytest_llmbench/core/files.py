@@ -86,7 +86,7 @@ def make_private(folder: Path) -> None:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read it; the open of a FIFO would wait for ever.
 
-    Raises OSError if it is a FIFO, a device or a socket, or cannot be opened.
+    Raises OSError if it is a FIFO, a device or a socket, or opening it fails.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):

@@ -71,7 +71,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_plain(kind: type[T], path: Path) -> T:
     """Read a file of one dataclass.
 
-    Raises ConfigError if the file cannot be read, or a key is unknown, missing, or of another type.
+    Raises ConfigError if the file is unreadable, or a key is unknown, missing, or of another type.
     """
     try:
         return typing.cast("T", _fit(kind, read_json(read_regular(path), once=True), ""))

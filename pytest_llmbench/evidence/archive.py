@@ -36,7 +36,7 @@ def header(name: str, size: int) -> bytes:
 def write_members(sink: BinaryFile, members: Mapping[str, Path]) -> dict[str, tuple[int, str]]:
     """Write an archive of these files; return the size and the SHA-256 of each.
 
-    Raises BundleError if a file changes its size meanwhile, and OSError if a file cannot be read or written.
+    Raises BundleError if a file changes its size meanwhile, and OSError if reading or writing a file fails.
     """
     entries = {}
     for name, path in members.items():

@@ -34,7 +34,7 @@ _LARGEST_KEY = 1 << 16
 def make_key(path: Path) -> Path:
     """Write a new private key, readable by this user alone; return the file of its public key, `.pub.pem`, next to it.
 
-    Raises ConfigError if one of the files exists already, and OSError if one cannot be written.
+    Raises ConfigError if one of the files exists already, and OSError if writing one fails.
     """
     public = path.with_name(f"{path.name.removesuffix('.pem')}.pub.pem")
     key = Ed25519PrivateKey.generate()

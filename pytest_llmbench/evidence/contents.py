@@ -74,7 +74,7 @@ class Manifest(Strict):
     def read(cls, text: bytes) -> "Manifest":
         """Read a manifest.
 
-        Raises BundleError if it cannot be read, or a file would leave the folder or replace another one.
+        Raises BundleError if it is unreadable, or a file would leave the folder or replace another one.
         """
         try:
             manifest = cls.model_validate_json(text)

@@ -277,7 +277,7 @@ def differences_of_report(session: RecordedSession) -> Iterator[str]:
 def differences_of_derived(session: RecordedSession) -> Iterator[str]:
     """Yield how verdicts, verdict and summary of a session differ from each other and from its report.
 
-    A session that was killed has none of them but the report. Raises ConfigError if one of them cannot be read.
+    A session that was killed has none of them but the report. Raises ConfigError if one of them is unreadable.
     """
     path = session.folder / layout.VERDICTS
     if path.exists():

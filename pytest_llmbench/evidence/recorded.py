@@ -107,7 +107,7 @@ class RecordedSession:
 def read_session(folder: Path) -> RecordedSession:
     """Read a session's folder.
 
-    Raises ConfigError if the folder is not a session's, or one of its files cannot be read.
+    Raises ConfigError if the folder is not a session's, or one of its files is unreadable.
     """
     plan, system, verdict = read_plan(folder), folder / layout.SYSTEM, folder / layout.VERDICT
     cases, properties = _read_report(folder / layout.JUNIT)

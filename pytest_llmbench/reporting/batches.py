@@ -49,7 +49,7 @@ class Batch:
 def report_batches(session: FinishedSession) -> Iterator[str]:
     """Write the evaluators' files into `batches/`, and yield the lines of `Batch.describe`: the report `batches`.
 
-    Raises ConfigError if a log is unreadable, and OSError if a file cannot be written.
+    Raises ConfigError if a log is unreadable, and OSError if writing a file fails.
     """
     folder = session.folder / "batches"
     evaluated = evaluate_batches(session.planned.runs, session.runs)

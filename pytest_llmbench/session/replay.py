@@ -197,7 +197,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
     A run of another recipe has a problem, unless it is judged as recorded: then its own says what had to run. The
     thresholds are those of today in any case.
 
-    Raises ConfigError: the plan, a record or a task cannot be read, or is of an unknown recipe or another scale.
+    Raises ConfigError: the plan, a record or a task is unreadable, or is of an unknown recipe or another scale.
     """
     try:
         planned = {run.key: run for run in read_plan(folder).runs}

@@ -57,8 +57,8 @@ class Block:
 
     document: str
     line: int  # 1-based line of its fence
-    kind: str  # what its comment says, empty without one
-    what: str  # what the comment says after the colon
+    kind: str  # text of its comment, empty without one
+    what: str  # the comment after the colon
     language: str  # of the fence
     text: str
 
@@ -132,9 +132,9 @@ def needs_slurm(blocks: Sequence[Block]) -> bool:
 class Reader:
     """Somebody who does what a document says, in a folder of their own."""
 
-    folder: Path  # where files are written and commands run
+    folder: Path  # folder of written files and of commands
     slurm: bool = False  # whether to run the part for Slurm, or the part for everywhere
-    printed: str | None = None  # what the last run block printed; None when that was for the other part
+    printed: str | None = None  # output of the last run block; None when that was for the other part
     shell: Sequence[str] = ("bash", "-c")
     environment: Mapping[str, str] = field(default_factory=lambda: _environment({}))
 

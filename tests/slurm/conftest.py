@@ -152,7 +152,7 @@ class OwnSlurm:
     """A Slurm of a test's own, for what no other test could bear beside it."""
 
     base: Path  # its folder
-    env: dict[str, str]  # what makes commands use it
+    env: dict[str, str]  # variables for commands that use it
     up: dict[str, str]  # the environment of up.sh
 
     def run(self, *command: str) -> list[str]:

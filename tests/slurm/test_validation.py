@@ -41,8 +41,8 @@ class Fault:
     """One way in which a node is bad."""
 
     check: str  # the check that is to find it
-    said: str  # what it says
-    system: dict[str, Any]  # what the system's file says for it
+    said: str  # its message
+    system: dict[str, Any]  # its part of the system's file
     # Makes the node bad while the session runs, and gives what the session's environment needs for it.
     made: Callable[[Path], AbstractContextManager[dict[str, str]]] | None = None
 

@@ -42,7 +42,7 @@ def build(source: Path, folder: Path) -> Path:
 class Installed:
     """Wheels in an environment of their own."""
 
-    environment: Path  # where they are installed
+    environment: Path  # their environment
     folder: Path  # an empty one, to work in
 
     @property

@@ -27,7 +27,7 @@ class Machine:
     """What there is to run on."""
 
     gpus: int  # how many; the first nodes of Slurm have one each
-    rehearsed: bool  # whether these GPUs are none, so that ranks compute on the CPU
+    rehearsed: bool  # whether ranks compute on the CPU, without GPUs
 
     @property
     def nodes(self) -> Mapping[str, str]:

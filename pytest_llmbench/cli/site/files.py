@@ -34,7 +34,7 @@ class SiteMachine(NamedTuple):
 def write_site(folder: Path, ci: str, engine: str) -> list[dict[str, Any]]:
     """Write the missing files of a site, and return a row with the fate of each file.
 
-    Raises ConfigError if the engine is unknown, and OSError if a file cannot be written.
+    Raises ConfigError if the engine is unknown, and OSError if writing a file fails.
     """
     get_engine(engine)
     machine = probe_machine()

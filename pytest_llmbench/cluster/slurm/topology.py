@@ -115,7 +115,7 @@ def read_topology_file(content: Any) -> Places:
 def find_places(topology: Mapping[str, Mapping[str, str]] | str | None, ask: Callable[[], str]) -> Places:
     """Places by the system's file, which has them or names Slurm's file, else by `scontrol show topology`.
 
-    Raises ConfigError if they cannot be read.
+    Raises ConfigError if they are unreadable.
     """
     if topology is None:
         return read_topology(ask())

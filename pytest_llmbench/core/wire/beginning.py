@@ -30,7 +30,7 @@ class Beginning:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read it. Raises ConfigError: the file cannot be read, or is something else."""
+        """Read it. Raises ConfigError: the file is unreadable, or is something else."""
         try:
             data = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:

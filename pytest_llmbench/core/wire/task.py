@@ -35,7 +35,7 @@ class LaunchedTask:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a task. Raises ConfigError: the file cannot be read or is not a task."""
+        """Read a task. Raises ConfigError: the file is unreadable or something else than a task."""
         return read_plain(cls, path)
 
 

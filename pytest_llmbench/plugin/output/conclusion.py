@@ -145,7 +145,7 @@ class Conclusion:
     def write(self, exit_code: int, notes: Sequence[str]) -> None:
         """Write `summary.md`, with further sentences, and, last of all in the session's folder, `verdict.json`.
 
-        Raises OSError if a file cannot be written; the verdict is then missing.
+        Raises OSError if writing a file fails; the verdict is then missing.
         """
         folder = self._bench.session.folder
         word, reason = self._decide(1 if exit_code in DETAILED.values() else exit_code)

@@ -228,7 +228,7 @@ class Results:
     def junit_written(self) -> Iterator[None]:
         """Have the reports of tests on disk after this, in which pytest's writer is called.
 
-        Raises OSError if one cannot be written.
+        Raises OSError if writing one fails.
         """
         with self._junit.written():
             yield

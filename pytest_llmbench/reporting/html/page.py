@@ -36,7 +36,7 @@ _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 def write_page(session: SessionFolder, path: Path) -> None:
     """Write the report of a session into a file.
 
-    Raises ConfigError if plotly is missing, and OSError if the file cannot be written.
+    Raises ConfigError if plotly is missing, and OSError if writing it fails.
     """
     # It quotes logs and scripts, which are private to this user.
     write_parts(path, parts_of_page(session), mode=PRIVATE)

@@ -104,7 +104,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open the journal, or make it, and cut off a torn last line.
 
-        Raises OwnedError: another process has it open; ConfigError: a line is damaged; OSError: it cannot be written.
+        Raises OwnedError: another process has it open; ConfigError: a line is damaged; OSError: writing it fails.
         """
         self.path = path
         self._writing = threading.Lock()  # runs are launched by other threads than the one that ends them

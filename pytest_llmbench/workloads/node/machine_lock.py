@@ -31,7 +31,7 @@ def hold(path: Path | None) -> tuple[int, ...]:
 def take(path: Path) -> int | None:
     """Hold a machine's lock exclusively; return the descriptor that holds it, or None if another process has it.
 
-    Raises OSError if the file cannot be opened.
+    Raises OSError if opening the file fails.
     """
     lock = _open(path)
     try:
@@ -43,7 +43,7 @@ def take(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether any process holds a machine's lock. Raises OSError if the file cannot be opened."""
+    """Return whether any process holds a machine's lock. Raises OSError if opening the file fails."""
     lock = take(path)
     if lock is None:
         return True

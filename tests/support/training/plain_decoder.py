@@ -37,7 +37,7 @@ class Rules:
     eps: float
     weight_decay: float
     clip_grad_norm: float
-    # What weight decay is for: `all` weights, or `matrices` alone, as Megatron-Core has it.
+    # Weights that decay: `all` weights, or `matrices` alone, as Megatron-Core has it.
     decayed: Literal["all", "matrices"] = "all"
 
 
@@ -46,8 +46,8 @@ class Mistake:
     """What a training may get wrong; without arguments, nothing."""
 
     loss_scale: float = 1.0  # factor of the loss that gradients are taken of
-    # Of each step's sequences, the first ones, that gradients are taken of; half of them is what is left when one rank
-    # of two loses its gradient, while the loss is still the mean over both.
+    # Share of each step's sequences of which gradients are taken. One half: a rank of two loses its gradient, while the
+    # loss is still the mean over both.
     share: float = 1.0
     late: int = 0  # how many steps the learning rate lags behind
     decay_scale: float = 1.0  # factor of the weight decay

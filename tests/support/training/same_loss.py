@@ -45,7 +45,7 @@ class Layout:
     name: str
     ranks: int
     precision: Literal["fp32", "bf16"] = "fp32"
-    changes: Mapping[str, Any] = field(default_factory=dict)  # what its recipe says
+    changes: Mapping[str, Any] = field(default_factory=dict)  # its recipe's fields
 
     @property
     def key(self) -> str:

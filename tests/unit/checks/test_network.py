@@ -34,11 +34,11 @@ class StandIn:
 
     site: Site
     hosts: tuple[str, ...]
-    game: Callable[[Members], Mapping[str, Any]]  # what the ranks of a group say, given their hosts and local ranks
+    game: Callable[[Members], Mapping[str, Any]]  # answers of a group's ranks, given their hosts and local ranks
     dead: frozenset[str] = frozenset()  # nodes that give no answer
     folder: Path = Path()
     asked: list[Probe] = field(default_factory=list)
-    machine: MachineFacts | None = None  # what every node is built of; None gives no answer
+    machine: MachineFacts | None = None  # hardware of every node; None gives no answer
     # How NCCL's lines differ from those of a healthy machine, or None for no lines.
     nccl: Mapping[str, Any] | None = field(default_factory=dict)
 
