@@ -61,7 +61,6 @@ def test_what_is_no_number(text: str) -> None:
         "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:564",
         "DataLoader worker (pid 4711) is killed by signal: Killed.", "Error in sitecustomize; set PYTHONVERBOSE",
         "[2026-11-26 10:00:00,123] [ERROR] [launch.py:434:sigkill_handler] exits with return code = 1",
-        "[ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python'] exits with return code = -9",
         "CUDA driver version is insufficient for CUDA runtime version",
         "ORTE was unable to reliably start one or more daemons.",
         "Primary job  terminated normally, but 1 process returned a non-zero exit code.",

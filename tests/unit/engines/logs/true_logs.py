@@ -83,8 +83,7 @@ JSC_13B = megatron_lm(
     {
         "model": {"layers": 40, "hidden_size": 5120, "attention_heads": 32, "vocab_size": 50304, "positions": "rope"},
         "parallelism": {
-            "tensor": 2, "pipeline": 4, "sharding": "optimizer", "sequence": False,
-            "activation_checkpointing": "selective",
+            "tensor": 2, "pipeline": 4, "sharding": "optimizer", "activation_checkpointing": "selective",
         },
         "sequence_length": 2048, "global_batch_size": 32, "micro_batch_size": 1, "precision": "fp16", "steps": 16,
     },
