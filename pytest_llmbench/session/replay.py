@@ -87,7 +87,8 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
     """
     folder = folder.absolute()  # records name it, wherever they are read
     if not folder.is_dir():
-        raise ConfigError(f"--replay {folder}: no such folder: give one with the logs of a run in {folder}/<recipe>/")
+        what, given = ("a file", folder.parent) if folder.exists() else ("no such folder", folder)
+        raise ConfigError(f"--replay {folder}: {what}: give a folder with the logs of a run in {given}/<recipe>/")
     refuse_special_files(folder)
     session = (folder / layout.FOLDERS["run"]).is_dir()
     if settings.as_recorded and not session:
