@@ -15,7 +15,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, problems_of, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
-from pytest_llmbench.judging.memory import FULL, GIB, HOPELESS, Memory, fitted, memory_of
+from pytest_llmbench.judging.memory import FULL, GIB, Memory, fitted, memory_of
 from pytest_llmbench.judging.references import Machine, applied
 
 _AT = f"at {100 * PLAUSIBLE:g} % of it"
@@ -97,12 +97,6 @@ def refusals(recipe: Recipe, settings: Settings) -> Iterator[str]:
             f"recipe {recipe.name}: weights, gradients and optimizer alone take {needed.least / GIB:.0f} GiB of each "
             f"GPU on {topology}, and {gpu.model} has {gpu.memory_gib:g} GiB: {_cure(recipe, settings, topology)}"
         )
-    elif gpu is not None and needed is not None and needed.estimate > HOPELESS * gpu.memory_gib * GIB:
-        yield (
-            f"recipe {recipe.name}: about {needed.estimate / GIB:.0f} GiB of each GPU's {gpu.memory_gib:g} GiB are "
-            f"expected to be in use on {topology}, most of them by activations: give a smaller micro_batch_size, or "
-            "activation_checkpointing: full, or more parallelism"
-        )
     peak, limit = peak_of(recipe, settings), settings.time_limit_min(recipe)
     whole = recipe.end == "steps" and not settings.early_verdict
     if peak is not None and whole and peak.least_minutes > limit:
@@ -117,13 +111,7 @@ def doubts(recipe: Recipe, settings: Settings) -> Iterator[str]:
     """Yield reasons why a run may fail, or be slow, on this system."""
     gpu, topology = settings.system.gpu, settings.topology(recipe)
     needed = memory(recipe, topology, gpu) if gpu is not None else None
-    room = 0.0 if gpu is None else gpu.memory_gib * GIB
-    if (
-        gpu is not None
-        and needed is not None
-        and needed.least <= room
-        and room * FULL < needed.estimate <= HOPELESS * room
-    ):
+    if gpu is not None and needed is not None and needed.least <= gpu.memory_gib * GIB < needed.estimate / FULL:
         yield (
             f"recipe {recipe.name}: about {needed.estimate / GIB:.0f} GiB of each GPU's {gpu.memory_gib:g} GiB are "
             f"expected to be in use, more than {100 * FULL:g} %: it may run out of memory"

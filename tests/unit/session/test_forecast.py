@@ -87,14 +87,6 @@ def test_175b_is_worked_out_by_hand(system: str, nodes: int, cannot: str, doubt:
     assert minutes / 0.4 == pytest.approx(hours[nodes], rel=0.01)
 
 
-def test_activations_of_several_times_the_memory_are_refused() -> None:
-    layout = SHIPPED["opt1.3b"].parallelism.model_copy(update={"activation_checkpointing": "none"})
-    for micro, refused in ((64, True), (4, False)):
-        changed = {"micro_batch_size": micro, "global_batch_size": 512, "parallelism": layout}
-        found = foreseen(SHIPPED["opt1.3b"].model_copy(update=changed), settings(H100, nodes=1))[0]
-        assert ("GiB of each GPU's 80 GiB are expected to be in use" in found) is bool(found) is refused
-
-
 def test_without_a_gpu_its_size_is_said_and_its_time_is_unknown() -> None:
     refused, doubted, said = foreseen(SHIPPED["opt175b"], settings(System(name="slurm", cluster="slurm"), nodes=1))
     assert (refused, doubted) == ("", "")
