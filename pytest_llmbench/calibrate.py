@@ -163,7 +163,7 @@ def _own_verdicts(runs: Sequence[GoodRun], reference: Reference, statistic: Stat
 def read_runs(given: Sequence[Path], recipe: str | None) -> list[GoodRun]:
     """Read all records that are named, or lie in a folder of reports: those of one recipe.
 
-    Raises ConfigError if a record is unreadable, there is none, or none of several recipes is chosen.
+    Raises ConfigError if a record is unreadable or missing, or records of several recipes leave the choice open.
     """
     files = []
     for place in given:

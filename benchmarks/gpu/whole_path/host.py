@@ -24,7 +24,7 @@ _COMMANDS = ("awk", "bash", "cksum", "flock", "getent", "hostname", "ldd", "real
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What there is to run on."""
+    """Hardware and programs of this machine."""
 
     gpus: int  # how many; the first nodes of Slurm have one each
     rehearsed: bool  # whether ranks compute on the CPU, without GPUs

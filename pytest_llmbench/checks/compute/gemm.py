@@ -53,7 +53,7 @@ class GemmOptions(RateOptions):
     """Smallest share of the published dense peak, at scale `full` and if the system file has a peak."""
     sweep_s: Annotated[float, Field(gt=0, le=60)] | None = None
     """Seconds for the search of the fastest shape, in bf16 and, with one scale and with a scale for each row, in fp8;
-    absent, there is none."""
+    by default no search runs."""
 
 
 RankProducts = tuple[Answer[DeviceRates], DeviceRates, GemmRates]

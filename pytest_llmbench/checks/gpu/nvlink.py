@@ -49,7 +49,7 @@ class NvlinkState:
 
     @property
     def has_no_bridge(self) -> bool:
-        """Whether it is a card none of whose links is in use."""
+        """Whether all NVLinks of the card are idle."""
         return not self.active and bool(_CARD.search(self.name))
 
     @property

@@ -1,4 +1,4 @@
-"""Finds faults of required files. It needs nothing but Python 3.8 or later.
+"""Finds faults of required files. It needs Python 3.8 or later alone.
 
 `prepared` also runs the source of this module as a program, with interpreters of other environments.
 """

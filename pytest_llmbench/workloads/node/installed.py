@@ -1,4 +1,4 @@
-"""Finds the installed packages of this interpreter. It needs nothing but Python 3.8 or later.
+"""Finds the installed packages of this interpreter. It needs Python 3.8 or later alone.
 
 `provenance` also runs the source of this module as a program, with interpreters of other environments.
 """
