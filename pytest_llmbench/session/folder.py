@@ -261,7 +261,7 @@ def sessions_in(run_dir: Path, *, without: str | None = None) -> list[Path]:
 
 
 def newest(run_dir: Path) -> Path:
-    """The target of the link `latest`, else the session that began last. Raises ConfigError: there is none."""
+    """The target of the link `latest`, else the session that began last. Raises ConfigError: no session is found."""
     link = run_dir / layout.LATEST
     if link.is_symlink() and is_session(target := link.resolve()):
         return run_dir / target.name if target.parent == run_dir.resolve() else target
@@ -274,7 +274,7 @@ def newest(run_dir: Path) -> Path:
 def find_session(which: str | Path | None, run_dir: Path) -> Path:
     """The folder of the session with that path, or that id or name in `run_dir`; None or `latest` for the newest there.
 
-    Raises ConfigError if there is none.
+    Raises ConfigError if no session is found.
     """
     if which is None or str(which) == layout.LATEST:
         return newest(run_dir)

@@ -157,7 +157,7 @@ def put_aside(session: Session, folder: Path) -> Path | None:
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
-    """Find a session by its id or folder, or the newest unfinished one. Raises ConfigError: there is none."""
+    """Find a session by its id or folder, or the newest unfinished one. Raises ConfigError: none is found."""
     if which != layout.NEWEST:
         folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
         if folder is None:
