@@ -66,8 +66,7 @@ class Agreement:
 
     @cached_property
     def _system(self) -> KeptSystem | None:
-        path = self._folder / layout.SYSTEM
-        return _read_or_none(lambda: KeptSystem.read(read_regular(path), str(path)))
+        return _read_or_none(lambda: KeptSystem.read(self._folder / layout.SYSTEM))
 
     @cached_property
     def _events(self) -> tuple[JournalEvent, ...] | None:
@@ -92,8 +91,8 @@ class Agreement:
             yield f"the record contradicts itself: {text}"
 
     def _of_system(self, record: Record) -> Iterator[str]:
-        if self._system is not None and self._system.name != record.system:
-            yield f"{layout.SYSTEM}: its system is {self._system.name}, in the record {record.system}"
+        if self._system is not None and (name := self._system.system.name) != record.system:
+            yield f"{layout.SYSTEM}: its system is {name}, in the record {record.system}"
 
     def _of_plan(self, record: RunRecord) -> Iterator[str]:
         if self._plan is None:
