@@ -7,7 +7,7 @@ missing or damaged; everything else uses the functions that raise.
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
@@ -59,17 +59,16 @@ class KeptSystem(Document):
 
 
 class Records(Mapping[str, AnyKept]):
-    """Records of a folder by name, each read when it is asked for: those of thousands of runs need much memory."""
+    """Records by name, each read when it is asked for: those of thousands of runs need much memory."""
 
-    def __init__(self, kind: type[AnyKept], folder: Path, names: Iterable[str]) -> None:
-        self._kind = kind
-        self._folder = folder
+    def __init__(self, read: Callable[[str], AnyKept], names: Iterable[str]) -> None:
+        self._read = read
         self._names = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> AnyKept:
         if name not in self._names:
             raise KeyError(name)
-        return self._kind.read(self._folder / name / layout.RECORD)
+        return self._read(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -297,7 +296,7 @@ def _readable_records(
             broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
         else:
             readable.append(name)
-    return Records(kind, folder, readable)
+    return Records(lambda name: kind.read(folder / name / layout.RECORD), readable)
 
 
 def point_to_latest(folder: Path) -> None:
