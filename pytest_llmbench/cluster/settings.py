@@ -15,8 +15,6 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import AllocationMode, ClusterName
 from pytest_llmbench.core.wire.fault import SimulatedFault
 
-CLUSTERS = ("auto", "slurm", "local", "debug")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
