@@ -17,7 +17,7 @@ def settings_of(options: Options) -> Settings:
     Raises ConfigError if two options contradict each other, or one names something that is missing.
     """
     slurm = ({"partition": options.partition} if options.partition is not None else {}) | {**options.slurm}
-    if options.quarantine is not None and (barred := read_quarantine(options.quarantine)):
+    if barred := read_quarantine(options.quarantine):
         slurm["exclude"] = ",".join(filter(None, (slurm.get("exclude"), *barred)))
     replay = options.replay
     logs = replay.folder if replay is not None else None
