@@ -48,11 +48,10 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
 
 
 def test_the_ini_file_is_found_by_paths_of_tests(tmp_path: Path) -> None:
-    for name in ("a", "b/tests"):
-        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "b/tests").mkdir(parents=True)
     (tmp_path / "b/pytest.ini").write_text("[pytest]\n")
-    assert find_setup([f"{tmp_path}/b/tests"], tmp_path / "a") == (tmp_path / "b", tmp_path / "b/pytest.ini")
-    assert find_setup([], tmp_path / "a") == (tmp_path / "a", None)
+    assert find_setup([f"{tmp_path}/b/tests"], tmp_path) == (tmp_path / "b", tmp_path / "b/pytest.ini")
+    assert find_setup([], tmp_path) == (tmp_path, None)
 
 
 def test_a_writer_of_ours(pytester: pytest.Pytester) -> None:
