@@ -27,7 +27,7 @@ from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.recount import same
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.reporting.ci import summary
+from pytest_llmbench.reporting.ci import case_properties, summary
 from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
@@ -316,7 +316,8 @@ def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> It
             here, there = (name, layout.JUNIT) if test in rows else (layout.JUNIT, name)
             yield f"{there}: {harmless(test)} is not in it, and {here} has it"
         else:
-            yield from _compare(f"{name}: {harmless(test)}", rows[test], layout.JUNIT, {**cases[test], "test": test})
+            due = {**case_properties(rows[test]), "test": test}
+            yield from _compare(f"{name}: {harmless(test)}", due, layout.JUNIT, {**cases[test], "test": test})
     kept = {address_of(judgement.test) for record in session.records for judgement in record.judgements}
     for address in sorted(kept - tests.keys()):
         yield f"{name}: {address} is not in it, and a record has its verdict"

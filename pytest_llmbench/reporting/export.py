@@ -90,6 +90,11 @@ def samples_of(session: FinishedSession) -> list[Sample]:
         for name, metric in run.metrics.items():
             about = f"Statistic {name} of a run."
             samples += _in_base_unit(f"llmbench_run_{name}", about, metric.value, metric.unit, labels)
+        for judgement in (each for each in run.judgements if each.verdict != Verdict.SKIP):
+            for side in ("at_least", "at_most"):
+                if (bound := getattr(judgement, side)) is not None:
+                    own, about = {**labels, "test": judgement.test, "side": side}, f"Bound on {judgement.statistic}."
+                    samples += _in_base_unit(f"llmbench_bound_{judgement.statistic}", about, bound, judgement.unit, own)
         if reason := _why_no_energy(run):
             about = "1 for a run on GPUs whose energy is unknown, with the reason."
             samples.append(Sample("llmbench_run_energy_unknown", "", about, 1, {**labels, "reason": reason}))

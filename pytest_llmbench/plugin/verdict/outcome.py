@@ -4,12 +4,14 @@ import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
+from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
@@ -97,9 +99,9 @@ def describe_problem(record: RunRecord) -> str:
         lines.append(f"its log gives {record.recipe.statistic_of_record} {metric.quantity}, which is not a verdict")
     if record.hosts:
         lines.append(f"on: {', '.join(record.hosts)}{record.job}")
-    lines.append(f"run record: {record.path}")
+    lines.append(f"run record: {shown_path(record.path)}")
     if problem.log:
-        lines.append(f"log: {problem.log}")
+        lines.append(f"log: {shown_path(Path(problem.log))}")
     return "\n".join(lines)
 
 
