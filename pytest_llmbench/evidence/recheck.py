@@ -299,9 +299,8 @@ def _compare(name: str, kept: Mapping[str, object], other: str, due: Mapping[str
 def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
     name, rows = layout.VERDICTS, {str(row.get("test")): row for row in verdicts.tests}
     yield from _compare(name, {"session": verdicts.session}, "the records", {"session": session.id})
-    yield from _compare(
-        name, verdicts.facts, layout.JUNIT, {key: session.properties.get(key) for key in verdicts.facts}
-    )
+    facts = {**verdicts.facts, **verdicts.digest}
+    yield from _compare(name, facts, layout.JUNIT, {key: session.properties.get(key) for key in facts})
     clauses = {f"clause[{clause.name}]": str(clause.verdict) for clause in verdicts.clauses}
     due = {key: session.properties.get(key, verdict) for key, verdict in clauses.items()}
     yield from _compare(name, clauses, layout.JUNIT, due)

@@ -31,6 +31,7 @@ from pytest_llmbench.plugin.options import INI_KEYS, read_options
 
 _ANSWER_S = 10.0
 _RUNTIMES = {
+    "apptainer": ("apptainer", "see https://apptainer.org/docs/admin"),
     "docker": ("docker", "apt-get install docker.io"),
     "enroot": ("enroot", "see https://github.com/NVIDIA/enroot"),
     "pyxis": ("srun", "see https://github.com/NVIDIA/pyxis"),

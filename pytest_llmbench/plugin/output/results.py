@@ -300,6 +300,7 @@ class Results:
                 notes=tuple(self._notes),
             )
             store.write(self._bench.session.folder / layout.VERDICTS, verdicts)
+            self._junit.describe_session(verdicts.digest)
 
     def _make_reports(self, store: RecordStore) -> None:
         session, planned = self._bench.session, self._bench.planned

@@ -120,7 +120,7 @@ def test_the_doctor_says_what_is_missing(llmbench: Llmbench, monkeypatch: pytest
     assert result.exit_code == 1
     text = llmbench("doctor").stdout
     assert re.search(r"^missing +Slurm +not on PATH.*\nrepair +Slurm +apt-get install", text, re.MULTILINE)
-    assert re.search(r"^unneeded +not there +docker, enroot, pyxis", text, re.MULTILINE)
+    assert re.search(r"^unneeded +not there +apptainer, docker, enroot, pyxis", text, re.MULTILINE)
     assert not re.search("^(missing|wrong) +docker", text, re.MULTILINE)
 
 

@@ -99,6 +99,8 @@ def prometheus(session: FinishedSession, tmp_path: Path) -> Iterator[str]:
 
 
 class Quiet(SimpleHTTPRequestHandler):
+    """A server that keeps the terminal free."""
+
     def log_message(self, *_: object) -> None:
         """Log nothing."""
 
