@@ -75,7 +75,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table; on a terminal, words that mean good or bad have colours, and no word is cut.
 
-    Where not even the longest words of all columns fit side by side, each row becomes a paragraph.
+    If not even the longest words of all columns fit side by side, each row becomes a paragraph.
     """
     from rich.cells import cell_len  # noqa: PLC0415  # heavy: `--help` and JSON need none of it
     from rich.console import Console  # noqa: PLC0415

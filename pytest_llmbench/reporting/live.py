@@ -111,7 +111,7 @@ def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Se
 
 
 def _folded(tasks: Sequence[LiveTask]) -> Iterator[LiveTask]:
-    """The tasks, with one in the place of many that wait for the same, or that have ended alike without a fault."""
+    """The tasks; many that wait for the same, or that ended without a fault, become one."""
     alike: dict[tuple[str, ...], list[LiveTask]] = {}
     for task in tasks:
         word = word_of(task)

@@ -479,7 +479,7 @@ class SessionVerdicts(Document):
 
     @property
     def digest(self) -> dict[str, str]:
-        """The suite property by which the JUnit report vouches for all properties of the tests."""
+        """The suite property of the JUnit report that covers all properties of the tests."""
         #: suite property verdicts_sha256: digest of the tests in `verdicts.json`
         return {"verdicts_sha256": hashlib.sha256(self.model_dump_json(include={"tests"}).encode()).hexdigest()}
 
