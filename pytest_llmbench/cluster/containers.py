@@ -33,8 +33,8 @@ def inside(container: Container, words: Sequence[str], folder: str, variables: I
     env = [word for name in variables for word in ("--env", name)]
     args, image = map(shlex.quote, container.args), shlex.quote(container.image)
     if container.runtime == "apptainer":  # the whole environment goes inside; `--env` would show values to `ps`
-        home = [] if container.mount_home else ["--no-home"]
-        return ["apptainer", "exec", "--nv", *home, *mounted, "--pwd", workdir, *args, image, *words]
+        no_home = [] if container.mount_home else ["--no-home"]
+        return ["apptainer", "exec", "--nv", *no_home, *mounted, "--pwd", workdir, *args, image, *words]
     if container.runtime == "docker":
         return [
             "docker", "run", "--rm", "--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1",

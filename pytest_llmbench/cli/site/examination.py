@@ -51,7 +51,7 @@ class Examined:
 
 def table_of(parts: Sequence[Examined]) -> list[tuple[str, str, str]]:
     """Rows for people: each needed part with the command that repairs it, then the names of the others."""
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for part in parts:
         if part.needed:
             rows.append((part.state, part.part, part.found))

@@ -31,6 +31,9 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
             for attribute in ("file", "line"):
                 if attribute in properties:
                     case.set(attribute, properties[attribute])
+        shown, element = case_properties(properties), case.find("properties")
+        if element is not None:
+            element[:] = [ET.Element("property", name=name, value=value) for name, value in shown.items()]
         output = case.find(_OUTPUT)
         if output is not None and (output.text or "").startswith(f"verdict: {properties['verdict']}\n"):
             continue
@@ -40,9 +43,6 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
             ET.SubElement(case, _OUTPUT).text = text
         else:
             output.text = f"{text}\n{output.text or ''}"
-        shown, element = case_properties(properties), case.find("properties")
-        if element is not None:
-            element[:] = [ET.Element("property", name=name, value=value) for name, value in shown.items()]
 
 
 def lasting_name(name: str, properties: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ from pytest_llmbench.plugin.verdict import speed
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.plugin.verdict.facts import NumberFacts, VerdictFacts
 from pytest_llmbench.plugin.verdict.run import Run
+from pytest_llmbench.reporting.ci import evidence_lines
 from pytest_llmbench.session.record_store import RecordStore
 
 
@@ -134,7 +135,13 @@ def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
     """
     noted = dict(item.user_properties)
     test = declared_test(item)
-    if test is None or (report.when == "teardown" and "verdict" in noted):
+    if test is None:
+        return
+    if report.when == "teardown" and "verdict" in noted:
+        if report.passed:  # pytest-html and Allure show the output of a test that passed, as pytest does with -rP
+            records = shown_path(bench_of(item.config).session.folder)
+            text = "".join(f"{line}\n" for line in evidence_lines(noted, records))
+            report.sections.append(("Captured stdout teardown", text))
         return
     verdict, reason = _find_verdict(call, report)
     if verdict is None:
