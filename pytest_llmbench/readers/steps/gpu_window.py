@@ -2,12 +2,12 @@
 
 import statistics as stats
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
@@ -100,16 +100,19 @@ def summarize(
         if any(later < earlier for earlier, later in pairwise(seen)):  # as when the driver is loaded again
             energy = Energy(reason="its energy counter went backwards")
     watched = bool(within) and not unwatched_s and not set_back
-    known = {name: own for name, own in values.items() if watched and len(own) == len(within)}
-    _, power, sm, memory_clock, temperature, memory, masks = map(known.get, _FIELDS)
+
+    def known(name: str, summary: Callable[[Sequence[Any]], Any]) -> Any:
+        return summary(values[name]) if watched and len(values[name]) == len(within) else None
+
     return GpuTelemetry(
         rank=rank, gpu=watching.gpu, seconds=end - start, samples=len(within), unwatched_s=unwatched_s,
-        energy_j=energy.joules, energy_error_j=energy.error_j, power_w=power and stats.fmean(power),
-        sm_clock_mhz=sm and stats.fmean(sm), sm_clock_min_mhz=sm and min(sm),
-        memory_clock_mhz=memory_clock and stats.fmean(memory_clock),
-        temperature_max_degc=temperature and max(temperature), memory_used_max_bytes=memory and max(memory),
-        throttled=masks and sum(bool(mask & _SLOWDOWN) for mask in masks),
-        power_capped=masks and sum(bool(mask & POWER_CAP) for mask in masks),
+        energy_j=energy.joules, energy_error_j=energy.error_j, power_w=known("power_w", stats.fmean),
+        sm_clock_mhz=known("sm_clock_mhz", stats.fmean), sm_clock_min_mhz=known("sm_clock_mhz", min),
+        memory_clock_mhz=known("memory_clock_mhz", stats.fmean),
+        temperature_max_degc=known("temperature_degc", max),
+        memory_used_max_bytes=known("memory_used_bytes", max),
+        throttled=known("clocks_event_reasons", lambda masks: sum(bool(mask & _SLOWDOWN) for mask in masks)),
+        power_capped=known("clocks_event_reasons", lambda masks: sum(bool(mask & POWER_CAP) for mask in masks)),
         reasons=dict(Counter(reason for mask in values["clocks_event_reasons"] for reason in reasons_of(mask))),
         gaps=tuple(_gaps(watching.trouble, end - start, values, len(within), unwatched_s, energy, set_back=set_back)),
     )  # fmt: skip
