@@ -60,26 +60,22 @@ def dcgm(context: RankContext, log: ProbeLog) -> DiagnosticRun:
     if shutil.which(program, path=env.get("PATH")) is None:
         missing = f"{program} is not installed: it is not on PATH {env.get('PATH', '')}"
         return DiagnosticRun(missing=missing, output=None)
-    errors = context.folder / f"errors-{context.rank:05d}"
     deadline = time.monotonic() + context.config["limit_s"]
     # A version without JSON has a table, which lacks severities.
     for form in (["-j"], []):
-        output = _run([*outer, *context.config["words"], *form], env, deadline, errors, log)
+        output = _run([*outer, *context.config["words"], *form], env, deadline, log)
         if _REFUSED not in output.stderr:
             break
     return DiagnosticRun(missing=None, output=output)
 
 
-def _run(
-    command: Sequence[str], env: Mapping[str, str], deadline: float, errors: Path, log: ProbeLog
-) -> DiagnosticOutput:
+def _run(command: Sequence[str], env: Mapping[str, str], deadline: float, log: ProbeLog) -> DiagnosticOutput:
     log.phase(shlex.join(command))
     began = time.monotonic()
-    # Keep its warnings out of its JSON.
-    result = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
+    result = ask(command, env, deadline - began, apart=True)  # its warnings stay out of its JSON
     return DiagnosticOutput(
         command=shlex.join(command), code=result.code, seconds=time.monotonic() - began, stdout=result.text,
-        stderr=errors.read_text(encoding="utf-8", errors="replace")[-_KEPT_ERRORS:],
+        stderr=result.errors[-_KEPT_ERRORS:],
     )  # fmt: skip
 
 
