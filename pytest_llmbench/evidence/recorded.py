@@ -188,5 +188,5 @@ def _properties(element: ET.Element) -> dict[str, str]:
 
 def _planned_name(name: str, properties: Mapping[str, str]) -> str:
     """The planned name of a test: a report names the node instead of the number of its slot."""
-    check, slot, host = (properties.get(key, "") for key in ("check", "slot", "host"))
+    check, slot, host = (properties.get(key, "") for key in ("check", "slot", "hosts"))
     return rename_part(name, f"{check}-{host}", f"{check}-slot{slot}") if check and slot and host else name
