@@ -27,7 +27,7 @@ from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.recount import same
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.reporting.ci import summary
+from pytest_llmbench.reporting.ci import case_properties, summary
 from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
@@ -299,9 +299,8 @@ def _compare(name: str, kept: Mapping[str, object], other: str, due: Mapping[str
 def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
     name, rows = layout.VERDICTS, {str(row.get("test")): row for row in verdicts.tests}
     yield from _compare(name, {"session": verdicts.session}, "the records", {"session": session.id})
-    yield from _compare(
-        name, verdicts.facts, layout.JUNIT, {key: session.properties.get(key) for key in verdicts.facts}
-    )
+    facts = {**verdicts.facts, **verdicts.digest}
+    yield from _compare(name, facts, layout.JUNIT, {key: session.properties.get(key) for key in facts})
     clauses = {f"clause[{clause.name}]": str(clause.verdict) for clause in verdicts.clauses}
     due = {key: session.properties.get(key, verdict) for key, verdict in clauses.items()}
     yield from _compare(name, clauses, layout.JUNIT, due)
@@ -316,7 +315,8 @@ def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> It
             here, there = (name, layout.JUNIT) if test in rows else (layout.JUNIT, name)
             yield f"{there}: {harmless(test)} is not in it, and {here} has it"
         else:
-            yield from _compare(f"{name}: {harmless(test)}", rows[test], layout.JUNIT, {**cases[test], "test": test})
+            due = {**case_properties(rows[test]), "test": test}
+            yield from _compare(f"{name}: {harmless(test)}", due, layout.JUNIT, {**cases[test], "test": test})
     kept = {address_of(judgement.test) for record in session.records for judgement in record.judgements}
     for address in sorted(kept - tests.keys()):
         yield f"{name}: {address} is not in it, and a record has its verdict"

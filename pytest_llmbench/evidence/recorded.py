@@ -187,7 +187,7 @@ def _properties(element: ET.Element) -> dict[str, str]:
 
 def _planned_name(name: str, properties: Mapping[str, str]) -> str:
     """The planned name of a test: a report names the node instead of the number of its slot."""
-    check, slot, host = (properties.get(key, "") for key in ("check", "slot", "host"))
+    check, slot, host = (properties.get(key, "") for key in ("check", "slot", "hosts"))
     stem, bracket, inside = name.partition("[")
     if not (check and slot and host and bracket):
         return name

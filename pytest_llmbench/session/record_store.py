@@ -19,6 +19,7 @@ from pytest_llmbench.cluster.runs import Plan, Session, repeat_key
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunRecord, Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict
@@ -48,6 +49,7 @@ class RunSummary:
     step: int
     gpus: int
     nodes: int
+    hosts: str  # the names of its nodes, of many the first
     started: float | None  # Unix time; None if the run ended before its start
     took_s: float
     facts: tuple[tuple[str, str], ...]  # versions, provenance and command
@@ -154,7 +156,8 @@ class KeptRuns(Mapping[str, RunRecord]):
         return RunSummary(
             recipe=record.recipe.name, problem=record.problem, early=record.early, replayed=record.replayed is not None,
             cut_short=record.was_cut_short, step=max((step.step for step in record.steps), default=0),
-            gpus=record.gpus, nodes=record.nodes, started=record.timings.started, took_s=record.took_s,
+            gpus=record.gpus, nodes=record.nodes, hosts=listed(record.hosts, 2), started=record.timings.started,
+            took_s=record.took_s,
             # Thousands of runs have the same versions.
             facts=tuple(self._alike.setdefault(fact, fact) for fact in facts.items()),
         )  # fmt: skip

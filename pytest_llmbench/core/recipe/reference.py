@@ -160,6 +160,10 @@ class Reference(Strict):
         spread = 0.0 if self.between_runs is None else self.between_runs.base
         return BetweenRuns(spread=spread, freedom=self.runs - 1)
 
+    def __repr__(self) -> str:
+        """Write it as pytest and Allure show the parameter of a test."""
+        return f"Reference({self.name}: {self.statistic} {self.asked})"
+
     def on(self, topology: Topology) -> Reference:
         """The reference with its bounds for this many nodes, where they depend on that."""
         if not self.per_node:

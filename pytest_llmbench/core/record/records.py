@@ -1,6 +1,7 @@
 """Run records: one JSON document per run, the evidence behind its verdicts; and all verdicts of a session."""
 
 import datetime as dt
+import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -475,6 +476,12 @@ class SessionVerdicts(Document):
     """Verdict of each required clause."""
     notes: tuple[str, ...] = ()
     """Lines about verdicts that are missing, such as the runs of which no speed was judged."""
+
+    @property
+    def digest(self) -> dict[str, str]:
+        """The suite property of the JUnit report that covers all properties of the tests."""
+        #: suite property verdicts_sha256: digest of the tests in `verdicts.json`
+        return {"verdicts_sha256": hashlib.sha256(self.model_dump_json(include={"tests"}).encode()).hexdigest()}
 
 
 def iso(unix: float | None) -> str | None:

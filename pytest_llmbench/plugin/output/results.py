@@ -199,8 +199,9 @@ class Results:
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
         """Print the verdict table, and add the tests that are otherwise unreported to pytest's own list of errors."""
         rows, bench = self._conclusion.rows, self._bench
+        explained = terminal.explained_tests(reporter)
         terminal.add_reports(reporter, self._unreported)
-        terminal.verdict_tables(reporter, rows, bench.session.folder)
+        terminal.verdict_tables(reporter, rows, bench.session.folder, explained)
         if rows and bench.settings.simulate is not None:  # with rows, the settings are legal
             reporter.write_line(terminal.describe_fault(bench.settings.simulate), red=True, bold=True)
         self._summarise_session(reporter)
@@ -299,6 +300,7 @@ class Results:
                 notes=tuple(self._notes),
             )
             store.write(self._bench.session.folder / layout.VERDICTS, verdicts)
+            self._junit.describe_session(verdicts.digest)
 
     def _make_reports(self, store: RecordStore) -> None:
         session, planned = self._bench.session, self._bench.planned

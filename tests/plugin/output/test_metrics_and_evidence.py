@@ -115,7 +115,7 @@ def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
     assert page.count("<tr data-k=") == len(result.cases) == 2
     assert (page.count('<tr data-k="pass"'), page.count('<tr data-k="unbounded"')) == (1, 1)
     assert "NO SPEED WAS JUDGED for tiny" in page
-    assert f"report: {result.session}/report.html" in result.text
+    assert f"report: reports/{result.session.name}/report.html" in result.text
     told = json.loads((result.session / "verdicts.json").read_text())
     assert {each["test"].partition("::")[2] for each in told["tests"]} == set(result.cases)
 
