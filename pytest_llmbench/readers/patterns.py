@@ -96,8 +96,8 @@ _TELLS_LESS = (
 )
 # It may stand behind a progress bar, which has no line end, or behind a time.
 _CUT_OFF = re.compile(
-    r"(?:(?<![\w.'\"(-])[\w.-]+: |^)error: \*\*\* (?:JOB|STEP) [\w.+]+ (?:ON \S+ )?CANCELLED AT \S+ "
-    r"DUE TO TIME LIMIT \*\*\*",
+    r"(?:(?<![\w.'\"(-])[\w.-]+(?:\[\d+\])?: |(?<=\] )|^)error: +\*\*\* (?:JOB|STEP) [\w.+]+ (?:ON \S+ )?CANCELLED "
+    r"AT \S+ DUE TO TIME LIMIT \*\*\*",
     re.ASCII,
 )
 

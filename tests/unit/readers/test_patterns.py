@@ -74,7 +74,9 @@ def test_slurm_says_that_it_cut_a_run_off(what: str) -> None:
     line = f"slurmstepd: error: *** {what} CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
     assert cut_off(line) == line
     assert cut_off(f"Epoch 0: 50%|##   | 20/40 [00:31<00:31]{line}") == line
-    assert cut_off(line.removeprefix("slurmstepd: ")) == line.removeprefix("slurmstepd: ")  # behind a time
+    bare = line.removeprefix("slurmstepd: ")
+    assert cut_off(bare) == cut_off(f"[2026-11-26T10:00:00.1] [123.batch] {bare}") == bare  # behind a time
+    assert cut_off(f"Nov 26 10:00:00 gpu01 slurmstepd[77]: {bare.replace(': ', ':  ')}") is not None
     assert cut_off(line.replace("TIME LIMIT", "NODE FAILURE")) is None
     assert cut_off(line.replace(" DUE TO TIME LIMIT", "")) is None
     assert cut_off(line[:-3]) is None
