@@ -17,6 +17,7 @@ from itertools import pairwise
 from pytest_llmbench.core.record.claims import on_off
 from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.items import Printed, Said, Skipped
+from pytest_llmbench.readers.log import LogReader
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
 from pytest_llmbench.readers.printed import Table, in_dots, whole_number, with_claims
 
@@ -230,8 +231,6 @@ _READABLE_BILLIONS = 0.1
 
 # Every line with claims contains one of these.
 CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
-# Needed as long as the log goes on.
-SKIPPED_NEEDLES = (b", skipped=",)
 
 
 def read_claims(text: str) -> Iterator[Said | Printed | Skipped]:
@@ -279,3 +278,10 @@ _SETTINGS: Table = {
     "fp16_enabled": ("fp16", lambda text: on_off(text == "True")),
     "bfloat16_enabled": ("bf16", lambda text: on_off(text == "True")),
 }
+# Counts of skipped steps are needed as long as the log goes on.
+READER = LogReader(
+    name="deepspeed_chat",
+    dialect=reader,
+    claims=read_claims,
+    needles=items.Needles((*NEEDLES, b", skipped="), CLAIM_NEEDLES),
+)

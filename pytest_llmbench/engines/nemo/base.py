@@ -1,6 +1,5 @@
 """Base class for the engines of NeMo: reading logs and event files, and the rules for their numbers."""
 
-import itertools
 import json
 import re
 import statistics as stats
@@ -14,18 +13,15 @@ from pytest_llmbench.core.recipe.shape import DENSE, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
-from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.external import External, fill_argument
-from pytest_llmbench.engines.nemo import gnu_time
+from pytest_llmbench.engines.external import External, check_training, fill_argument
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
 from pytest_llmbench.readers import tensorboard, witness
-from pytest_llmbench.readers.items import Item, Needles
-from pytest_llmbench.readers.log import LogReader, last_step, log_files
+from pytest_llmbench.readers.log import last_step, log_files
 from pytest_llmbench.readers.witness import Digits
 
 _PRECISIONS: Mapping[str, tuple[Any, ...]] = {
@@ -210,7 +206,7 @@ class Nemo(External):
     """See `base.Engine`. An engine adds its name, its options and its script."""
 
     proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
-    reader = "nemo"
+    reader = nemo.READER
     statistics = _STATISTICS
     shapes = DENSE - {"model.query_key_norm"} | {"parallelism.context"}
     # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.
@@ -274,7 +270,7 @@ class Nemo(External):
         return max((last for last in steps if last is not None), key=lambda last: last.step, default=None)
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        yield from series.contradictions
+        yield from check_training(self, recipe, topology, series)
         yield from _check_dates(series.totals)
         words = series.completed or ""
         stop = _MAX_STEPS.search(words)
@@ -282,12 +278,7 @@ class Nemo(External):
             yield f"it ended with {words!r}; the recipe says {recipe.steps} steps"
         if series.steps and all(step.loss is None for step in series.steps):
             yield "no step has a loss"
-        yield from agreement.check_steady(series.steps, topology)
         yield from agreement.check_pace(series, topology)
-        yield from _training.check_loss_drop(series)
-        yield from _training.check_first_loss(recipe, series)
-        if self.counts_flops(recipe):
-            yield from _training.check_logged_rate(recipe, topology, series)
 
 
 def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
@@ -326,15 +317,3 @@ def _add_samples(steps: Iterable[Step], recipe: Recipe) -> Iterator[Step]:
         tokens = None if samples is None else samples * recipe.sequence_length
         yield step.model_copy(update={"samples": samples, "tokens": tokens})
         before = consumed
-
-
-def _parse(text: str) -> Iterable[Item]:
-    return itertools.chain(nemo.parse(text), gnu_time.parse(text))
-
-
-READER = LogReader(
-    name="nemo",
-    dialect=lambda: _parse,
-    claims=nemo.read_claims,
-    needles=Needles((*nemo.NEEDLES, *gnu_time.NEEDLES), nemo.CLAIM_NEEDLES),
-)
