@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.engines.megatron_lm.engine import READER
+from pytest_llmbench.engines.megatron_lm.log import READER
 from pytest_llmbench.readers.lines import split_prefix
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.patterns import FAILURES, cut_off, failure, number, remoteness
