@@ -32,7 +32,10 @@ _VERSION_COMMANDS = {
     "apptainer": ("apptainer", "--version"),
     "nvidia-container-cli": ("nvidia-container-cli", "--version"),
 }
-_RUNTIMES = {"docker": ("docker", "info"), "enroot": ("enroot", "version"), "pyxis": ("srun", "--help")}
+_RUNTIMES = {
+    "docker": ("docker", "info"), "enroot": ("enroot", "version"), "apptainer": ("apptainer", "--version"),
+    "pyxis": ("srun", "--help"),
+}  # fmt: skip
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
 
 
