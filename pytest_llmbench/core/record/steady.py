@@ -7,13 +7,13 @@ from typing import Literal, Self
 
 # As few steps as this decide on a bound if each of them is away from it by this factor.
 _LEAST_FAR, _FAR = 4, 10.0
-# Steps that are enough for an interval decide, in noise of any strength, if each of them is away from the bound by this
-# factor at most, or by this power of the ratio of the slowest to the fastest: so far they may still drift.
+# Where there are enough steps for an interval, they also decide if each is away from the bound by this power of the
+# ratio of the slowest to the fastest: they may still drift that far. A factor of 4 is always enough.
 _FAR_ENOUGH, _RANGES = 4.0, 3.0
-# Steps without a trend decide that a run is too slow if the fastest misses the bound by this factor at least, and by
-# half as much again, in logarithms, as it was faster than the mean.
+# A run whose steps show no trend is too slow if the fastest misses the bound by this factor, and by the square root of
+# the factor by which it was faster than the mean.
 _GAIN = 1.5
-# In few steps, noise of more than this range may hide how much faster they become: it counts by a higher power.
+# Noise may hide that steps become faster: in fewer than 40 steps, a ratio above 1.012 counts by a higher power.
 _FEW, _HIDING = 40, 1.012
 # Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
