@@ -61,7 +61,7 @@ class CiSystem(StrEnum):
 
 
 def make_site(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder; made if it is not there.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder; made if it is not there.")] = Path(),
     *,
     ci: Annotated[CiSystem, typer.Option(help="CI system to write a file for.")] = CiSystem.GITHUB,
     engine: Annotated[str, typer.Option(metavar="NAME", help="Engine of the first recipe.")] = "torch",
