@@ -138,7 +138,7 @@ def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
 
 def find_marks(context: RankContext, log: ProbeLog) -> CacheMarks:
     """List the hosts whose marks lie in each folder."""
-    start = f"{_MARK}{context.config['token']}-"
+    start = f"{_MARK}{context.config['mark']}-"
     marks = {}
     for name, folder in _cache_folders(context).items():
         log.phase(f"look at {folder}")
@@ -152,7 +152,7 @@ def remove_marks(context: RankContext, log: ProbeLog) -> ProbeAnswer:
     for folder in _cache_folders(context).values():
         log.phase(f"clean {folder}")
         with suppress(OSError):
-            (nearest(folder) / f"{_MARK}{context.config['token']}-{host_name()}").unlink()
+            (nearest(folder) / f"{_MARK}{context.config['mark']}-{host_name()}").unlink()
     return ProbeAnswer()
 
 
