@@ -39,7 +39,7 @@ _KILLED = re.compile(
     r"|oom[-_]kill",
     re.ASCII,
 )
-# What a shell, a file system or NCCL reports, and a run may survive.
+# Messages of a shell, a file system or NCCL that a run may survive.
 _MAY_BE_HARMLESS = re.compile(
     r"(?:(?:\S+: ){1,4}.{0,200}(?:command not found|Permission denied|No such file or directory)"
     r"|(?:(?:\S+: ){1,4}.{0,200})?(?:No space left on device|Disk quota exceeded|Stale file handle|Input/output error"

@@ -8,7 +8,7 @@ import socket
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
@@ -64,8 +64,8 @@ class KeptRuns(Mapping[str, RunRecord]):
     """The records of finished runs by key: the latest that wait to be judged are in memory.
 
     One that was let go is read from its file each time. If the file is gone, or no longer has the digest of the text
-    that was written, the record is lost: `lose` is called with its key, its file and the reason, `get`, `values` and
-    `items` leave it out, and `[]` raises KeyError.
+    that was written, the record is lost: it leaves the mapping, and `lose` is called with its key, its file and the
+    reason.
 
     Attributes:
         summaries: the facts of each record, also of those that are no longer in memory.
@@ -123,14 +123,6 @@ class KeptRuns(Mapping[str, RunRecord]):
     def __len__(self) -> int:
         return len(self.summaries)
 
-    def values(self) -> ValuesView[RunRecord]:
-        """Records, read one at a time."""
-        return _Values(self)
-
-    def items(self) -> ItemsView[str, RunRecord]:
-        """Keys and records, read one at a time."""
-        return _Items(self)
-
     def _bytes(self, key: str) -> bytes | None:
         """The content of a record's file; None if the file is gone or was changed."""
         folder, digest = self._files.get(key, ("", b""))
@@ -161,23 +153,6 @@ class KeptRuns(Mapping[str, RunRecord]):
             # Thousands of runs have the same versions.
             facts=tuple(self._alike.setdefault(fact, fact) for fact in facts.items()),
         )  # fmt: skip
-
-
-class _Values(ValuesView[RunRecord]):
-    _mapping: KeptRuns
-
-    def __iter__(self) -> Iterator[RunRecord]:
-        return (record for _, record in _Items(self._mapping))
-
-
-class _Items(ItemsView[str, RunRecord]):
-    _mapping: KeptRuns
-
-    def __iter__(self) -> Iterator[tuple[str, RunRecord]]:
-        for key in self._mapping:
-            record = self._mapping.get(key)
-            if record is not None:
-                yield key, record
 
 
 class RecordStore:
@@ -341,19 +316,3 @@ class RecordStore:
             path.replace(path.with_name(layout.ALTERED))
         self.lost[key] = f"the record of run {key} is lost: {path}: {reason} after the run was judged"
         self.notes.append(self.lost[key])
-
-
-class WholeChecks(Mapping[str, HealthRecord]):
-    """The final records of a session's checks with their evidence, one at a time."""
-
-    def __init__(self, store: RecordStore) -> None:
-        self._store = store
-
-    def __getitem__(self, name: str) -> HealthRecord:
-        return self._store.whole_check(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._store.checks))
-
-    def __len__(self) -> int:
-        return len(self._store.checks)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from pytest_llmbench.core.files import PRIVATE, write_text
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, RunTimes, Step
@@ -414,7 +414,8 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
             words.append("embedding and output layer in bf16")
         if self.recipe.parallelism.activation_checkpointing == "auto":
             words.append(f"recomputed: {counts.activation_checkpointing}")
-            words.append(f"{counts.micro_batch_size} sequences at a time")
+            if (batch := counts.micro_batch_size) is not None:
+                words.append(f"{counted(batch, 'sequence')} in each micro batch")
         return "; ".join(words) or None
 
     @property

@@ -52,11 +52,11 @@ def lasting_name(name: str, properties: Mapping[str, str]) -> str:
     """
     host = properties.get("hosts", "")
     if properties.get("check") and properties.get("slot") and host:
-        return _rename_part(name, f"{properties['check']}-slot{properties['slot']}", f"{properties['check']}-{host}")
+        return rename_part(name, f"{properties['check']}-slot{properties['slot']}", f"{properties['check']}-{host}")
     return name
 
 
-def _rename_part(name: str, part: str, new: str) -> str:
+def rename_part(name: str, part: str, new: str) -> str:
     """A name in whose brackets one part is another: a part ends at a hyphen or the bracket."""
     before, bracket, inside = name.partition("[")
     if not bracket or not inside.endswith("]"):

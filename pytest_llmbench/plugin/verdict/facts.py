@@ -211,7 +211,7 @@ class HealthFacts(ReportedFacts):
     measured: str | None
     """The first of the measured numbers, and how many more there are."""
     bound: str | None
-    """`bounded`, or `no bound` without a reference or physics: such a PASS shows nothing about speed."""
+    """`bounded`, or `no bound` where neither a reference nor physics has one: a PASS then leaves the speed unjudged."""
     bounds: str | None
     """The first of the bounds, and how many more there are."""
     severity: str | None

@@ -60,7 +60,7 @@ def every_file_is_held_against_the_others(session: Path, place: Path) -> None:
     bundled = [path for path in sorted(session.rglob("*")) if path.is_file() and not path.is_symlink()]
     names = {path.relative_to(session).as_posix(): path for path in bundled}
     derived = [name for name in names if name not in MADE_AGAIN and not any(fnmatch(name, raw) for raw in RAW)]
-    known = {"verdicts.json", "verdict.json", "summary.md", "junit.xml", "runs/tiny/record.json"}
+    known = {"verdicts.json", "verdict.json", "junit.xml", "runs/tiny/record.json"}
     assert set(derived) >= {*known, "journal", "session.json", "runs/tiny/steps/rank-00000.jsonl"}
     for name in derived:
         whole = names[name].read_bytes()
