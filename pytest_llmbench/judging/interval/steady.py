@@ -34,9 +34,9 @@ _DRIFTS = 2.0
 _SETTLED = 0.01
 # The interval allows for a fall hidden by noise, as a share of what would count as a drift.
 _HIDDEN = 0.4
-# Noise that hides a fall of this share in fewer steps than these hides the beginning of a long warm-up. So do fewer
-# than 20 steps after a slow start.
-_HIDDEN_IN_NOISE, _NOISE = 3.0, ((40, 0.015), (60, 0.02))
+# Noise that hides a fall of this share in fewer steps or lines than these hides the beginning of a long warm-up. So do
+# fewer than 20 steps after a slow start. The first share is that of fewer than 40 steps.
+_NOISE_OF_VERY_FEW, _NOISE, _FEW, _HIDDEN_IN_NOISE = 0.015, 0.02, 60, 3.0
 _LEAST_FOR_A_LINE = 4
 # The last of this many parts is a level of its own if it differs from the rest by more than this many standard errors.
 _LATE, _DEVIATES = 4, 3.0
@@ -96,8 +96,7 @@ def steady_state(
     cut = slow_start(reduced, batch=1 if lines else _BATCH)
     start = pauses.first + cut * size
     judged = after[start:]
-    # One or two slow lines at the beginning may be due to a pause within them.
-    level, *others = _levels(reduced, cut, judged, pauses, alpha, may_be_pause=lines and cut <= _BATCH)
+    level, *others = _levels(reduced, cut, judged, pauses, alpha, steps_of_a_line)
     rest, usual = reduced[cut:], stats.fmean(reduced[cut:])
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
     return Steady(
@@ -193,22 +192,24 @@ class _Level(NamedTuple):
 
 
 def _levels(
-    reduced: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float, *, may_be_pause: bool
+    reduced: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float, line: int
 ) -> tuple[_Level, ...]:
     """The level of the judged steps, then the levels of other plausible readings of the same steps.
 
-    `reduced` are the steps without pauses, of which the first `cut` are a slow start, or a pause
-    within them if `may_be_pause`.
+    `reduced` are the steps without pauses, of which the first `cut` are a slow start; `line` is the number of steps
+    in each entry.
     """
     batches = next(count for least, count in _BATCHES if len(judged) >= least)
-    level = _level(reduced[cut:], alpha, batches=batches, started=cut > 0)
+    level = _level(reduced[cut:], alpha, batches=batches, line=line, started=cut > 0)
     others = []
     if cut:
-        uncut = _level(reduced, alpha, batches=batches)
+        uncut = _level(reduced, alpha, batches=batches, line=line)
         # Unlike in a drift, the rest falls more slowly than a line through all steps by more than chance.
         levels_off = level.change / level.steps - uncut.change / uncut.steps > level.chance / level.steps
         middle = (sum(reduced[:cut]) / cut + level.mean) / 2
         returns = max(_means(reduced[cut:], min(_BATCH, level.steps))) > middle
+        # One or two slow lines at the beginning may be due to a pause within them.
+        may_be_pause = line >= STEPS_OF_A_LINE and cut <= _BATCH
         others = [uncut] if may_be_pause or returns or not levels_off else []
     last = level.steps // _LATE
     if last >= _BATCH:
@@ -225,23 +226,24 @@ def _levels(
     return (level, *others, _level(_means(judged, -(-len(judged) // _MOST)), alpha, batches=batches))
 
 
-def _level(steps: Sequence[float], alpha: float, *, batches: int, started: bool = False) -> _Level:
+def _level(steps: Sequence[float], alpha: float, *, batches: int, line: int = 1, started: bool = False) -> _Level:
     m, mean = len(steps), sum(steps) / len(steps)
     if m < _LEAST_FOR_A_LINE:
         return _Level(m, mean, math.inf)
     centred = [duration - mean for duration in steps]
     times = _times(m)
     slope = sum(map(mul, times, centred)) / (m * (m * m - 1) / 12)
-    line = spread(
+    sloped = spread(
         [duration - slope * time for duration, time in zip(centred, times, strict=True)],
         alpha,
         fitted=2,
         batches=batches,
     )
-    change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
-    around = line if abs(change) > chance else spread(centred, alpha, batches=batches)
+    change, chance = slope * m, _DRIFTS * math.sqrt(12) * sloped.error
+    around = sloped if abs(change) > chance else spread(centred, alpha, batches=batches)
     # Noise may hide the end of a slow start.
-    loud = m < LEAST if started else any(m < few and chance > share * mean for few, share in _NOISE)
+    noise = _NOISE_OF_VERY_FEW if m * line < _VERY_SHORT else _NOISE
+    loud = m * line < LEAST if started else m < _FEW and chance > noise * mean
     hidden = _HIDDEN_IN_NOISE if loud else 1.0 if started else _HIDDEN
     return _Level(m, mean, around.half_width, around.lean, change, chance, max(0.0, hidden * chance - change))
 
