@@ -49,10 +49,10 @@ _LOSSES_OF_FORKS = ("lm loss", "language model loss", "loss", "train loss", "tra
 _OTHER_LOSS = re.compile(
     r"\b(?:scale|z|aux\w*|balanc\w*|moe|mtp\w*|sop|valid\w*|test|eval\w*|indexer|kl|reward)\b", re.ASCII
 )
-# A value of the iteration with the mean so far: `2701.3/2712.7`, `2701.3 (2712.7)`, `2701.3 (avg: 2712.7)`.
+# A value of the iteration with the mean so far: `2701.3/2712.7`, `2701.3 (2712.7)`, `2701.3, avg: 2712.7`, or scatter.
 _WITH_MEAN = re.compile(
-    r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) *(?:/ *[\d.]+(?:[eE][+-]?\d+)?"
-    r"|[(\[][A-Za-z_ .:=~]{0,20}[\d.]+(?:[eE][+-]?\d+)?[A-Za-z_ .]{0,20}[)\]])",
+    r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) *(?:/ *|[(\[{~±]|\+/-|[,;] +(?=[a-z])|(?<= )(?=(?:avg|mean|ema)\b))"
+    r"[A-Za-z_ .:=~±+/-]{0,20}[\d.]+(?:[eE][+-]?\d+)?[A-Za-z_ .]{0,20}[)\]}]?",
     re.ASCII,
 )
 _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}

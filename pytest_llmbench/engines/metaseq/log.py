@@ -57,7 +57,7 @@ def _other(text: str) -> Iterator[items.Item]:
     if (match := _DONE.search(text)) and (seconds := as_number(match[1])) is not None:
         yield items.Completed(text)
         yield items.Total("done_training_s", seconds)
-    if patterns.failure(text):
+    if patterns.failure(text) and "printing GPU stats" not in text:  # of runs on CPUs
         yield items.Failed(text)
 
 
