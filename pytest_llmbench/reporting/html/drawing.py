@@ -1,7 +1,7 @@
 """Draws figures as markup that needs no script: they are on the page as soon as it is, and on paper.
 
 A curve is an SVG path in the units of its numbers, which the page's script reads back for the table below a figure. The
-drawing is stretched over the place that it has. Names and ticks are texts beside it, so that they keep their size.
+drawing is stretched over its place. Names and ticks are texts around it, which keep their size.
 """
 
 import base64
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.html.figures import Curve, Figure, HeatMap
+from pytest_llmbench.reporting.html.figures import Figure, HeatMap, CurveLine
 
 _LONGEST = 80
 _DIGITS = 5
@@ -84,7 +84,7 @@ def _curves(figure: Figure) -> Iterator[str]:
     yield f"<em>{_text(figure.x_title)}</em>"
 
 
-def _moves(curve: Curve) -> Iterator[str]:
+def _moves(curve: CurveLine) -> Iterator[str]:
     """Yield the commands of a path; dots are lines of no length with round ends."""
     command = "M"
     for x, y in zip(curve.x, curve.y, strict=True):

@@ -14,8 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.curves import Curve as CollectiveCurve
-from pytest_llmbench.core.record.curves import size_name
+from pytest_llmbench.core.record.curves import Curve, size_name
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
 from pytest_llmbench.core.record.series import RunTimes, Step
@@ -38,7 +37,7 @@ _PIXELS = 16  # height of a row with a name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Curve:
+class CurveLine:
     """Values over x, as a line or as dots; a gap where a value is missing or not finite."""
 
     name: str
@@ -46,12 +45,12 @@ class Curve:
     y: Sequence[float | None]
     style: str = "line"  # a class of the page's style: `line`, `second` or `bad`
     dots: bool = False
-    texts: Sequence[str] = ()  # what each x is called; empty for its number
+    texts: Sequence[str] = ()  # names of x; empty for the numbers themselves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Level:
-    """A value across the figure, with words beside it: a bound, or a mean."""
+class LevelLine:
+    """A value across the figure, with its words: a bound, or a mean."""
 
     value: float
     words: str = ""
@@ -75,9 +74,9 @@ class Figure:
 
     title: str
     caption: str
-    curves: Sequence[Curve] = ()
+    curves: Sequence[CurveLine] = ()
     heat: HeatMap | None = None
-    levels: Sequence[Level] = ()
+    levels: Sequence[LevelLine] = ()
     bands: Sequence[tuple[float, float]] = ()  # ranges of values
     stretches: Sequence[tuple[float, float, str]] = ()  # ranges of x, with words
     x_title: str = ""
@@ -152,14 +151,16 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     stretches, words = _warm_up(run, steps)
     curves = [_curve(steps, seconds, points, "step time")]
     bands: Sequence[tuple[float, float]] = ()
-    levels: Sequence[Level] = ()
+    levels: Sequence[LevelLine] = ()
     caption = [_range(steps, seconds, "s"), *words]
     if (drawn := len(curves[0].x)) < len(steps):
         caption.append(f"drawn are {drawn} of {len(steps)}: the extremes of each part")
     judged = judged_steps(run.recipe, run.steps)
     if paused := [judged[at] for at in (run.steady.pauses.at if run.steady else ()) if at < len(judged)]:
         numbers = [step.step for step in paused]
-        curves.append(Curve(name="pause", x=numbers, y=[step.seconds for step in paused], style="second", dots=True))
+        curves.append(
+            CurveLine(name="pause", x=numbers, y=[step.seconds for step in paused], style="second", dots=True)
+        )
         caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(numbers)}")
     if run.steady is not None and math.isfinite(run.steady.low) and math.isfinite(run.steady.high):
         mean, low, high = run.steady.mean, run.steady.low, run.steady.high
@@ -193,7 +194,7 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     stretches, _ = _warm_up(run, steps)
     caption = [_range(steps, rates, "words/s")]
     bands: Sequence[tuple[float, float]] = ()
-    levels: Sequence[Level] = ()
+    levels: Sequence[LevelLine] = ()
     metric = run.metrics.get("throughput")
     if metric is not None and metric.unit in _RATE_UNITS:
         caption.append(f"judged throughput {metric.quantity}")
@@ -233,23 +234,23 @@ def _loss(steps: Sequence[Step], points: int) -> Figure:
     )  # fmt: skip
 
 
-def _curve(steps: Sequence[Step], values: Sequence[float], points: int, name: str) -> Curve:
+def _curve(steps: Sequence[Step], values: Sequence[float], points: int, name: str) -> CurveLine:
     places = thin(values, points)
-    return Curve(name=name, x=[steps[at].step for at in places], y=[values[at] for at in places])
+    return CurveLine(name=name, x=[steps[at].step for at in places], y=[values[at] for at in places])
 
 
 def _interval(
     low: float, mean: float, high: float, values: Sequence[float]
-) -> tuple[list[tuple[float, float]], list[Level]]:
+) -> tuple[list[tuple[float, float]], list[LevelLine]]:
     """A mean and its interval; an unknown one, or one much wider than the values, is left out."""
     is_narrow = high - low < _FAR * (max(values) - min(values) + 1e-12)
-    return [(low, high)] if is_narrow else [], [Level(value=mean, style="mean")]
+    return [(low, high)] if is_narrow else [], [LevelLine(value=mean, style="mean")]
 
 
-def _levels(limits: Mapping[float, str], values: Sequence[float]) -> dict[float, Level]:
+def _levels(limits: Mapping[float, str], values: Sequence[float]) -> dict[float, LevelLine]:
     """Lines at limits, by limit; one far from the values would squeeze the curve, and is left out."""
     lowest, highest = min(values) / _FAR, _FAR * max(values)
-    return {limit: Level(value=limit, words=limits[limit]) for limit in limits if lowest <= limit <= highest}
+    return {limit: LevelLine(value=limit, words=limits[limit]) for limit in limits if lowest <= limit <= highest}
 
 
 def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[tuple[float, float, str]], list[str]]:
@@ -355,7 +356,7 @@ def _telemetry(gpus: Sequence[GpuTelemetry]) -> Iterator[Figure]:
         yield Figure(
             title=f"GPUs in the judged steps: {name}",
             caption=f"{counted(len(gpus), 'GPU')}: {caption}; {words}.",
-            curves=[Curve(name=name, x=ranks, y=values, dots=True)] if known else [],
+            curves=[CurveLine(name=name, x=ranks, y=values, dots=True)] if known else [],
             x_title="rank", y_title=unit, top=1.15 * max(known, default=1.0), height=150,
         )  # fmt: skip
 
@@ -394,7 +395,7 @@ def check_figures(check: HealthRecord) -> Iterator[Figure]:
     evidence = check.report.evidence
     if "curve" in evidence:
         try:
-            curve = CollectiveCurve.model_validate(evidence["curve"])
+            curve = Curve.model_validate(evidence["curve"])
             references = _REFERENCES.validate_python(evidence.get("references", []))
         except ValidationError:
             return  # a check of another package; the table has its readings
@@ -407,9 +408,7 @@ def check_figures(check: HealthRecord) -> Iterator[Figure]:
         yield _matrix(pairs, float(floor) if isinstance(floor, int | float) else None)
 
 
-def _collective(
-    name: str, curve: CollectiveCurve, references: Sequence[Reference], by_physics: Sequence[str]
-) -> Figure:
+def _collective(name: str, curve: Curve, references: Sequence[Reference], by_physics: Sequence[str]) -> Figure:
     sizes = [point.size for point in curve.points if point.timing is not None and point.size > 0]
     caption = [f"bus bandwidth at {counted(len(sizes), 'size')}"]
     if (peak := curve.peak) is not None and peak.timing is not None:
@@ -430,13 +429,13 @@ def _collective(
     ticks = sizes[:: max(1, len(sizes) // 6)]
     return Figure(
         title=f"{name} by size", caption=sentence(caption), curves=curves, x_title="message size", y_title="GB/s",
-        levels=[Level(value=value, words="reference of the peak") for _, size, value in bounds if size is None],
+        levels=[LevelLine(value=value, words="reference of the peak") for _, size, value in bounds if size is None],
         ticks={math.log2(size): size_name(size) for size in ticks}, height=260,
     )  # fmt: skip
 
 
-def _by_size(name: str, values: Mapping[int, float], style: str, *, dots: bool = False) -> Curve:
-    return Curve(
+def _by_size(name: str, values: Mapping[int, float], style: str, *, dots: bool = False) -> CurveLine:
+    return CurveLine(
         name=name, x=[math.log2(size) for size in values], y=[*values.values()], style=style, dots=dots,
         texts=[size_name(size) for size in values],
     )  # fmt: skip

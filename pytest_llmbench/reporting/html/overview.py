@@ -8,12 +8,12 @@ from typing import NamedTuple
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.reporting.html.figures import Curve, Figure, Level
+from pytest_llmbench.reporting.html.figures import Figure, LevelLine, CurveLine
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, kind_of, worst
 
-# Of a fleet, the nodes with the worst verdicts are shown, and the others are counted.
+# A larger fleet is shown by the nodes with the worst verdicts; the others are counted.
 _MOST_NODES = 128
-# Of fewer nodes, a column is a run.
+# With fewer nodes, a column is a run.
 _FEW_NODES = 5
 _HIGHEST = 1.3  # share of a bound; what is faster is drawn there
 _STYLES = {"pass": "good", "fail": "bad", "error": "bad"}
@@ -32,7 +32,7 @@ class NodeMap(NamedTuple):
     """Checks, and all runs together, by nodes in the order of their names."""
 
     nodes: Sequence[str]
-    prefix: str  # what all names begin with
+    prefix: str  # common beginning of their names
     ill: Mapping[str, str]  # the worst kind of each node that needs attention
     rows: Mapping[str, Sequence[Cell]]  # the cells of each check, one for each node
     together: Mapping[str, Cell]  # the verdicts of checks on all nodes together
@@ -97,13 +97,13 @@ def against_bounds(rows: Sequence[VerdictRow], nodes: Sequence[str]) -> Figure |
                     low, high = (100.0 * min(end, _HIGHEST) for end in row.shares)
                     ranges.append((places[name], low, high))
     curves = [
-        Curve(name=kind, x=[x for x, _, _ in own], y=[y for _, y, _ in own], texts=[text for _, _, text in own],
+        CurveLine(name=kind, x=[x for x, _, _ in own], y=[y for _, y, _ in own], texts=[text for _, _, text in own],
               style=_STYLES.get(kind, "second"), dots=True)
         for kind, own in sorted(dots.items(), key=lambda item: -ORDER[item[0]])
     ]  # fmt: skip
     if not curves:
         return None
-    whiskers = Curve(
+    whiskers = CurveLine(
         name="interval", x=[x for x, _, _ in ranges for _ in range(3)],
         y=[y for _, low, high in ranges for y in (low, high, None)], style="range",
     )  # fmt: skip
@@ -122,7 +122,7 @@ def against_bounds(rows: Sequence[VerdictRow], nodes: Sequence[str]) -> Figure |
         title=f"Measured against its bound, by {'node' if by_node else 'run'}",
         caption=f"{caption}.",
         curves=[*([whiskers] if ranges else []), *curves],
-        levels=[Level(value=100.0, words="bound")],
+        levels=[LevelLine(value=100.0, words="bound")],
         stretches=[(places[name] - 0.5, places[name] + 0.5, name) for name in [*marked][:_MOST_MARKED]],
         ends=(0.0, float(len(columns))),
         ticks={} if by_node or len(columns) > _MOST_NAMED else {places[name]: name for name in columns},
@@ -150,7 +150,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """What all names begin with, up to their first number that differs; empty if it is short."""
+    """The common beginning of names, up to their first number that differs; empty if it is short."""
     first, last = min(names), max(names)
     length = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
     prefix = first[:length].rstrip("0123456789")

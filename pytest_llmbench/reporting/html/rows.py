@@ -64,7 +64,7 @@ class VerdictRow:
 
     @property
     def name(self) -> str:
-        """The test without its file, with the node in the place of its slot."""
+        """The test without its file, with its node instead of its slot."""
         name = self.test.rpartition("::")[2] or self.test
         return name if "," in self.hosts else re.sub(r"-slot\d+", f"-{self.hosts}", name)
 
@@ -97,7 +97,7 @@ def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
             rows.append(replace(row, kind="error", measured="", interval="", reason=reasons[0]))
             continue
         of_record = recorded.pop(row.test, row)
-        if row.about == "check" and of_record.threshold:  # what its finding says
+        if row.about == "check" and of_record.threshold:  # those of its finding
             row = replace(row, **{name: getattr(of_record, name) for name in ("statistic", "measured", "threshold")})
         agrees = of_record.kind.replace("unbounded", "pass") == row.kind.replace("unbounded", "pass")
         rows.append(row if agrees else replace(row, contradiction=f"its record says {of_record.word}"))
@@ -156,7 +156,7 @@ def _shares(texts: Mapping[str, str]) -> list[float]:
         for part in texts["threshold"].split(" and "):
             operator, _, bound = part.removeprefix("no worse than ").rpartition("= ")
             limit = Quantity(bound)
-            if limit.dimension == "loss":  # it is no speed: far above its bound is as good as just above it
+            if limit.dimension == "loss":  # far above its bound is as good as just above it
                 return []
             is_low = operator == "<" or (not operator and limit.dimension in _BETTER_LOW)
             if limit.base > 0.0 and numbers[0] > 0.0:
