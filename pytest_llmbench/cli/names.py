@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pytest_llmbench.cli.output import AsJson, print_facts, print_rows
+from pytest_llmbench.cli.output import AsJson, print_facts, print_json, print_rows, print_table
 
 
 class Listed(StrEnum):
@@ -75,7 +75,8 @@ def make_site(
 
     print_rows(write_site(folder, ci, engine), as_json=as_json, columns=("file", "fate", "note"))
     if not as_json:
-        typer.echo(f"next: cd {folder}, then llmbench doctor, then pytest --scale smoke test_training.py")
+        enter = "" if folder == Path() else f"cd {folder} && "
+        typer.echo(f"next: {enter}llmbench doctor && pytest --scale smoke test_training.py")
 
 
 def examine_machine(*, as_json: AsJson = False) -> None:
@@ -83,9 +84,12 @@ def examine_machine(*, as_json: AsJson = False) -> None:
 
     It exits with 1 where a needed part is missing or wrong.
     """
-    from pytest_llmbench.cli.site.examination import examine  # noqa: PLC0415  # with pytest and all engines
+    from pytest_llmbench.cli.site.examination import examine, table_of  # noqa: PLC0415  # with pytest and all engines
 
     parts = examine()
-    print_facts([asdict(part) for part in parts], [line for part in parts for line in part.lines], as_json=as_json)
+    if as_json:
+        print_json([asdict(part) for part in parts])
+    else:
+        print_table(("state", "part", "found"), table_of(parts))
     if any(part.needed and part.state != "ok" for part in parts):
         raise typer.Exit(1)

@@ -13,7 +13,14 @@ from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, for_p
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.queries import PastRun
 from pytest_llmbench.history.rows import MetricRow, metrics_of, problem_of, series_of
-from pytest_llmbench.history.scatter import LEAST_PAST, Scatter, scatter_of_runs, shared_scatter, usual_scatter
+from pytest_llmbench.history.scatter import (
+    LEAST_PAST,
+    Scatter,
+    scatter_of_runs,
+    shared_scatter,
+    usual_scatter,
+    without_outliers,
+)
 from pytest_llmbench.judging.interval.steady import ALPHA, FEW_TO_COMPARE, unseen_between
 from pytest_llmbench.judging.interval.student import quantile
 from pytest_llmbench.judging.telemetry import Better
@@ -124,8 +131,9 @@ def measure_change(
         own += usual_scatter(usual, error_before)
     # A run's own steps limit how well it is measured: earlier runs that agree better may be copies of one.
     deviation = max(own.deviation, error_before)
-    # The extra noise of new runs that are measured less well than the earlier ones.
-    more = max(0.0, error_after**2 - error_before**2)
+    # The extra noise of new runs that are measured less well than the earlier ones. They may only look so by chance:
+    # noise that moves a mean makes the steps scatter by as much or more.
+    more = min(max(0.0, error_after**2 - error_before**2), _more_scatter(before, after))
     width = quantile(1 - alpha, own.freedom) * math.sqrt(
         deviation**2 / len(before) + (deviation**2 + more) / len(after)
     )
@@ -160,6 +168,14 @@ def _error(row: MetricRow) -> float | None:
     # The wider side allows for a slow start, which is the same in runs of one length.
     half = min(row.high - row.value, row.value - row.low)
     return max(half, 0.0) / (row.value * quantile(1 - ALPHA, _FREEDOM_WITHIN))
+
+
+def _more_scatter(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> float:
+    """By how much the variance of the steps grew beyond chance, as a share of the squared mean; infinite if unknown."""
+    earlier, new = ([row.scatter**2 for row in rows if row.scatter is not None] for rows in (before, after))
+    if len(earlier) < max(LEAST_PAST, len(before)) or len(new) < len(after):
+        return math.inf
+    return max(0.0, fmean(new) - max(earlier[i] for i in without_outliers(earlier)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

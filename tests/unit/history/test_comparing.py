@@ -28,10 +28,12 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 
 def row(
-    value: float, better: Any = "higher", half: float = 0.003, unit: str = "words/s", steps: int | None = None
-) -> MetricRow:
+    value: float, better: Any = "higher", half: float = 0.003, unit: str = "words/s", steps: int | None = None,
+    scatter: float | None = None,
+) -> MetricRow:  # fmt: skip
     return MetricRow(
-        name="x", value=value, unit=unit, low=value * (1 - half), high=value * (1 + half), better=better, steps=steps
+        name="x", value=value, unit=unit, low=value * (1 - half), high=value * (1 + half), better=better, steps=steps,
+        scatter=scatter,
     )  # fmt: skip
 
 
@@ -186,6 +188,20 @@ def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
     before = [row(value, half=0.2 if i == 7 else 0.003) for i, value in enumerate(past)]
     told = measure_change(before, [row(98.2)], past=past, usual=USUAL_BETWEEN_RUNS)
     assert told.regressed
+
+
+@pytest.mark.parametrize(
+    ("after", "scatter", "regressed"),
+    [(98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None)],
+)
+def test_an_interval_that_is_wide_by_chance_hides_no_loss(
+    after: float, scatter: float | None, regressed: bool | None
+) -> None:
+    """One run of 300 looks as if its steps had a long memory; where their mean is that uncertain, they scatter more."""
+    past = [100.0 + 0.1 * (i % 5) for i in range(20)]
+    before = [row(value, scatter=0.0097 + 0.0001 * (i % 6)) for i, value in enumerate(past)]
+    new = row(after, half=0.09, scatter=scatter)
+    assert measure_change(before, [new], past=past, usual=USUAL_BETWEEN_RUNS).regressed is regressed
 
 
 def test_a_change_of_the_past_is_no_scatter() -> None:
