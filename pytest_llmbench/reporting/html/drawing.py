@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.html.figures import Figure, HeatMap, CurveLine
+from pytest_llmbench.reporting.html.figures import CurveLine, Figure, HeatMap
 
 _LONGEST = 80
 _DIGITS = 5

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.reporting.html.figures import Figure, LevelLine, CurveLine
+from pytest_llmbench.reporting.html.figures import CurveLine, Figure, LevelLine
 from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, kind_of, worst
 
 # A larger fleet is shown by the nodes with the worst verdicts; the others are counted.
