@@ -13,8 +13,7 @@ from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, RunOutcome, RunRecord, Verdict
-from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.evidence.archive import BundleError
@@ -33,10 +32,9 @@ from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, r
 from pytest_llmbench.judging.recount import count_numbers, differences
 from pytest_llmbench.session.agreement import Agreement
 from pytest_llmbench.session.law import Law
-from pytest_llmbench.session.replay import as_replayed, recount
+from pytest_llmbench.session.replay import OF_LOGS, as_replayed, differences_of_record, recount
 
-# Fields of a run's record, and of a check's report, that follow from the logs and the answers of probes.
-_OF_RUN = sorted(RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"})
+# Fields of a check's report that follow from the answers of its probes.
 _OF_CHECK = ("findings", "readings", "unjudged", "unbounded")
 _LONGEST = 300
 # The prefix of a verdict's name if it compares with earlier sessions.
@@ -148,20 +146,12 @@ def _verify_runs(
         recounted = recount(record.recipe, replayed, system)
         again[key] = record.model_copy(update=dict(recounted.outcome))
         outcome.runs += 1
-        outcome.numbers += count_numbers(again[key].model_dump(include=set(_OF_RUN)))
+        outcome.numbers += count_numbers(again[key].model_dump(include=set(OF_LOGS)))
         problem, seen = record.problem, recounted.problem
-        if problem is None and seen is not None:
-            outcome.differences.append(
-                f"run {key}: the record says that it can be judged, the log says {seen.kind}: {harmless(seen.message)}"
-            )
-        else:
-            for name in (name for name in _OF_RUN if name in record.model_fields_set):
-                outcome.differences += differences(
-                    f"run {key}: {name}", getattr(record, name), getattr(again[key], name)
-                )
         if problem is not None and (seen is None or seen.kind != problem.kind):
             outcome.taken.append(f"run {key}: its problem, {problem.kind}: {problem.message}")
-        outcome.differences += [f"run {key}: {text}" for text in agreement.objections(record)]
+        unlike = [*differences_of_record(record, recounted), *agreement.objections(record)]
+        outcome.differences += [f"run {key}: {text}" for text in unlike]
         if law is not None:
             wrong, note = (tell(record.recipe, replayed.topology) for tell in (law.wrong_work, law.note))
             outcome.differences += [f"run {key}: wrong_work: {wrong}"] if wrong else []

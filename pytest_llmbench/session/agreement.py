@@ -3,7 +3,9 @@
 Logs are left to `replay`, which computes the record again; everything else is compared here.
 """
 
+import datetime as dt
 import json
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -13,12 +15,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_llmbench.cluster.runs import Plan, RunSpec
+from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.files import read_regular
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import JobTraces, Judgement, Record, RunRecord, SessionVerdicts
 from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.contradictions import contradictions
@@ -28,9 +33,14 @@ from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_fil
 from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
+# Values of a record that nothing else in its session's folder has, and why.
+UNCHECKED: Mapping[str, str] = {"made_by.user": "a login name for people"}
 # The record is concluded, from all logs, between the end of a run and its line of the journal; clocks may be set.
 _CONCLUDED_S = 600.0
-_OF_VERDICT = ("verdict", "statistic", "value", "unit", "low", "high", "threshold", "reference")
+# Of a run's verdict: the number with its unit, and the numbers of its threshold; both are compared within the record.
+_AS_TEXT = {"measured", "at_least", "at_most"}
+# Times as text are cut off after milliseconds.
+_MS = 0.0011
 _DECIDED = ("planned", "look", "looks", "alpha", "decided")
 
 
@@ -45,7 +55,7 @@ class Agreement:
     """Compares the records of one session with its other files, each of which is read once."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def objections(self, record: Record) -> list[str]:
         """Each contradiction of a record of a run with itself, and of any record with another file, which is named."""
@@ -53,10 +63,11 @@ class Agreement:
         if isinstance(record, RunRecord):
             known = known_statistics(record.recipe)
             own = [f"the record contradicts itself: {text}" for text in contradictions(record, known)]
-            own += [*self._of_plan(record), *self._of_live(record), *self._of_launch(record), *self._of_metrics(record)]
-        if self._system not in {None, record.system}:
-            own.append(f"{layout.SYSTEM}: its system is {self._system}, in the record {record.system}")
-        return [*own, *self._of_journal(record), *self._of_verdicts(record)]
+            own += [*self._of_plan(record), *self._of_launch(record), *self._of_metrics(record)]
+        if self.system is not None and self.system.name != record.system:
+            own.append(f"{layout.SYSTEM}: its system is {self.system.name}, in the record {record.system}")
+        own += [*self._of_live(record), *self._of_journal(record), *self._of_verdicts(record)]
+        return [*own, *self._of_made_by(record)]
 
     @cached_property
     def _runs(self) -> Mapping[str, RunSpec] | None:
@@ -65,35 +76,40 @@ class Agreement:
         return None
 
     @cached_property
-    def _system(self) -> str | None:
-        path = self._folder / layout.SYSTEM
+    def system(self) -> System | None:
+        """The system as far as the session kept it; None where it did not."""
+        path = self.folder / layout.SYSTEM
         with suppress(ConfigError, OSError):
-            return KeptSystem.read(read_regular(path), str(path)).name
+            return KeptSystem.read(read_regular(path), str(path)).system
         return None
 
     @cached_property
     def _plan(self) -> Plan:
-        return read_plan(self._folder)
+        return read_plan(self.folder)
 
     @cached_property
     def _events(self) -> tuple[JournalEvent, ...] | None:
         """The events of the journal; None if it is damaged."""
-        path = self._folder / layout.JOURNAL
+        path = self.folder / layout.JOURNAL
         try:
             return read_journal(path)[0] if path.exists() else ()
         except ConfigError:
             return None
 
     @cached_property
-    def _verdicts(self) -> Mapping[str, Mapping[str, Any]]:
+    def _verdicts(self) -> SessionVerdicts | None:
         with suppress(ConfigError):
-            return {str(row.get("test")): row for row in SessionVerdicts.read(self._folder / layout.VERDICTS).tests}
-        return {}
+            return SessionVerdicts.read(self.folder / layout.VERDICTS)
+        return None
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Mapping[str, Any]]:
+        return {str(row.get("test")): row for row in self._verdicts.tests} if self._verdicts is not None else {}
 
     @cached_property
     def _live(self) -> LiveSnapshot | None:
         with suppress(ConfigError):
-            return read_snapshot(self._folder)
+            return read_snapshot(self.folder)
         return None
 
     def _judged(self, record: Record) -> list[Judgement]:
@@ -118,12 +134,11 @@ class Agreement:
         asked = planned.early or (planned.replayed and planned.replayed.early)
         if record.early is not None and asked is None:
             yield f"{layout.PLAN}: no early verdict was asked for, and the record has one at step {record.early.look}"
-        if planned.repeat != record.repeat:
-            yield f"{layout.PLAN}: it is run {planned.repeat} of its series, in the record run {record.repeat}"
+        yield from _compare(layout.PLAN, {"repeat": planned.repeat, "look": planned.look}, dict(record))
 
     def _of_metrics(self, record: RunRecord) -> Iterator[str]:
         """Compare the numbers of verdicts with the run's own, where it is judged alone."""
-        runs = self._folder / layout.FOLDERS["run"]
+        runs = self.folder / layout.FOLDERS["run"]
         if self._runs is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
             return
         alone = {test.test for test in self._plan.tests if test.run == record.key and test.repeats == 1}
@@ -142,7 +157,7 @@ class Agreement:
             return  # as of a replay
         own = [event for event in events if event.name == record.name]
         finished, ended = [event for event in own if event.event == "finished"], record.timings.ended
-        path = self._folder / record.within_session
+        path = self.folder / record.within_session
         if not path.is_file():
             yield f"{layout.RECORD}: it is not in the folder of the {record.about} {record.name}, which it is of"
             return
@@ -167,28 +182,67 @@ class Agreement:
             if (kept := verdicts.get(judgement.test, "no verdict")) != judgement.verdict:
                 yield f"{layout.JOURNAL}: it has {kept} for {judgement.test}, the record {judgement.verdict}"
 
-    def _of_live(self, record: RunRecord) -> Iterator[str]:
-        live = self._live
-        task = next((task for task in live.runs if task.name == record.key), None) if live is not None else None
+    def _of_live(self, record: Record) -> Iterator[str]:
+        live, own = self._live, (record.about, record.name)
+        task = next((task for task in live.tasks if (task.about, task.name) == own), None) if live is not None else None
         if live is None or live.exit_code is None or task is None or task.state not in {"ended", "judged"}:
             return
-        verdict = worst(judgement.verdict for judgement in self._judged(record))
-        due = {
-            "steps": record.recipe.steps, "step": max((step.step for step in record.steps), default=0),
-            "started": record.timings.started, "took_s": record.took_s, "gpus": record.gpus, "nodes": record.nodes,
-            "verdict": verdict if task.state == "judged" and self._runs is not None else task.verdict,
-        }  # fmt: skip
+        due: dict[str, Any] = {"started": record.timings.started}
+        if isinstance(record, RunRecord):
+            due |= {
+                "steps": record.recipe.steps, "step": max((step.step for step in record.steps), default=0),
+                "took_s": record.took_s, "gpus": record.gpus, "nodes": record.nodes,
+            }  # fmt: skip
+        if task.state == "judged" and self._runs is not None:
+            due["verdict"] = worst(judgement.verdict for judgement in self._judged(record))
         yield from _compare(layout.LIVE, {name: getattr(task, name) for name in due}, due)
 
     def _of_verdicts(self, record: Record) -> Iterator[str]:
+        if self._verdicts is None:
+            return
+        texts = _properties(record) | dict.fromkeys(("run_record", "health_record"), str(record.path))
+        facts = {"llmbench_version": record.made_by.llmbench_version} if record.made_by is not None else {}
+        facts |= {name: texts[name] for name in ("system", "cluster", "allocation") if name in texts}
+        yield from _compare(layout.VERDICTS, self._verdicts.facts, facts)
+        declared = self._judged(record)
         for judgement in record.judgements:
-            if (row := self._verdicts.get(judgement.test)) is not None:
-                due = {name: getattr(judgement, name) for name in _OF_VERDICT}
-                due |= {"verdict": str(judgement.verdict)}
-                yield from _compare(f"{layout.VERDICTS}: {judgement.test}", {name: row.get(name) for name in due}, due)
+            where, row = f"{layout.VERDICTS}: {judgement.test}", self._rows.get(judgement.test)
+            if row is None:
+                yield f"{where} is not in it, and the record has its verdict"
+                continue
+            verdict = {name: value for name, value in judgement if name in row or name not in _AS_TEXT}
+            yield from _compare(where, {name: row.get(name) for name in verdict}, verdict)
+            if isinstance(record, HealthRecord) and (slot := row.get("slot")) not in {None, ""}:
+                texts["hosts"] = record.host(int(slot or 0))
+            # A row is about the first of the runs that are judged together; one of groups is about none.
+            if judgement in declared and getattr(record, "repeat", 1) == 1:
+                row = {name: value or None for name, value in row.items() if name not in verdict}
+                yield from _compare(where, row, texts)
+
+    def _of_made_by(self, record: Record) -> Iterator[str]:
+        """Compare how a record was made with its times, the command line in the journal, and the tests of the plan."""
+        made_by, began = record.made_by, [event for event in self._events or () if event.event == "began"]
+        if began and record.session not in (sessions := {event.session or record.session for event in began}):
+            yield f"{layout.JOURNAL}: it is of session {min(sessions)}, the record of {record.session}"
+        if made_by is None:
+            return
+        for name, at in record.timings:
+            text = getattr(made_by, name)
+            if (text is None) != (at is None) or (text and abs(dt.datetime.fromisoformat(text).timestamp() - at) > _MS):
+                yield f"made_by.{name}: {text}, but timings.{name} is {at}"
+        by = made_by.host, made_by.command
+        if began and by not in {(event.host, event.command) for event in began}:
+            yield f"{layout.JOURNAL}: no line `began` has the host and the command of made_by: {by}"
+        place, _, again = made_by.reproduce.partition(" && ")
+        if self._runs is None or REDACTED in again:
+            return
+        tests = {test.test.partition("::")[2] for test in self._plan.tests}
+        words = [word for word in _split(again) if word not in made_by.command and word.partition("::")[2] not in tests]
+        if place != f"cd {shlex.quote(made_by.directory)}" or words != ["pytest"]:
+            yield f"made_by.reproduce: {made_by.reproduce}, but it was made in {made_by.directory} by {made_by.command}"
 
     def _of_launch(self, record: RunRecord) -> Iterator[str]:
-        run = self._folder / layout.FOLDERS["run"] / record.key
+        run = self.folder / layout.FOLDERS["run"] / record.key
         if record.replayed is not None or record.problem is not None:
             return
         try:
@@ -212,9 +266,9 @@ def _of_early_end(run: Path, record: RunRecord) -> Iterator[str]:
 def _of_job(run: Path, record: RunRecord) -> Iterator[str]:
     if (run / layout.JOB).is_file():
         job = JobTraces.read(run / layout.JOB)
-        due = {name: getattr(record, name) for name in ("session", "key", "token", "cluster", "job_id")}
-        due |= {"submitted": record.timings.submitted}
-        yield from _compare(layout.JOB, {name: getattr(job, name) for name in due}, due)
+        # `allocation` is the Slurm job that holds nodes here, and how they are held there.
+        kept = {name: value for name, value in job if value != () and name not in {"allocation", "schema_version"}}
+        yield from _compare(layout.JOB, kept, {**dict(record), "submitted": record.timings.submitted})
 
 
 def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
@@ -230,6 +284,24 @@ def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
 
 
 def _compare(where: str, kept: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in due.items():
-        if not same(kept[name], value):
-            yield f"{where}: {name}: it has {kept[name]}, the record {value}"
+    for name in sorted(kept.keys() & due.keys()):
+        if not same(kept[name], due[name]):
+            yield f"{where}: {name}: it has {kept[name]}, the record {due[name]}"
+
+
+def _properties(record: Record) -> dict[str, Any]:
+    """The plain values of a record as reports have them; an empty one is none."""
+    plain: dict[str, Any] = {}
+    for name, value in record:
+        if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+            plain[name] = (",".join if name == "hosts" else "; ".join)(value) or None
+        elif isinstance(value, str | int):
+            plain[name] = value or None
+    return plain
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote is open
+        return [command]

@@ -23,7 +23,7 @@ def refused_records(folder: Path, records: Iterable[Record], law: Law) -> dict[t
         if (
             reasons := [f"wrong_work: {wrong}"]
             if wrong
-            else agreement.objections(record) or differences_of_logs(folder, record)
+            else agreement.objections(record) or differences_of_logs(record, agreement)
         ):
             more = f" ({len(reasons)} contradictions)" if len(reasons) > 1 else ""
             refused[record.about, record.name] = f"{reasons[0]}{more}"
