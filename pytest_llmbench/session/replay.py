@@ -48,8 +48,10 @@ from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
 
 FACTS_FILE = "replay.yaml"
-# Fields of a run's record that follow from its logs.
-OF_LOGS = [name for name in RunOutcome.model_fields if name not in {"provenance", "cut_off", "early", "problem"}]
+# Fields of a run's record that follow from its logs; the others follow from its steps.
+OF_LOGS = sorted(
+    RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"}, key=lambda name: (name != "steps", name)
+)  # fmt: skip
 # Those that follow from its system as well; and those that another version may word, or compute, differently.
 _OF_SYSTEM = {"findings", "metrics", "unjudged"}
 _OF_VERSION = {"findings", "settings", "steady", "times", "transport", "unconfirmed", "unreadable"}
