@@ -21,21 +21,18 @@ from pytest_llmbench.evidence.bundle import MOST_BYTES, OpenedBundle, open_bundl
 from pytest_llmbench.evidence.certificate import bounded_readings, make_certificate
 from pytest_llmbench.evidence.contents import CERTIFICATE, MADE_AGAIN
 from pytest_llmbench.evidence.recheck import (
-    CheckNotKeptError,
     Rejudged,
     differences_of_derived,
-    differences_of_report,
-    judge_check_again,
+    differences_of_junit,
     judge_test_again,
 )
 from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
-from pytest_llmbench.judging.recount import count_numbers, differences
+from pytest_llmbench.judging.recount import count_numbers
 from pytest_llmbench.session.agreement import Agreement
 from pytest_llmbench.session.law import Law
+from pytest_llmbench.session.nodes.answers import CheckNotKeptError, differences_of_report, judge_check_again
 from pytest_llmbench.session.replay import OF_LOGS, as_replayed, differences_of_record, recount
 
-# Fields of a check's report that follow from the answers of its probes.
-_OF_CHECK = ("findings", "readings", "unjudged", "unbounded")
 _LONGEST = 300
 # The prefix of a verdict's name if it compares with earlier sessions.
 _OF_HISTORY = "history::"
@@ -119,7 +116,7 @@ def _verify(bundle: OpenedBundle, law: Law | None) -> Verification:
     )
     _verify_verdicts(session, _verify_runs(session, bundle, outcome, law), outcome)
     _verify_checks(session, outcome)
-    for differences_of in (differences_of_report, differences_of_derived):
+    for differences_of in (differences_of_junit, differences_of_derived):
         outcome.differences += differences_of(session)
     outcome.differences += _differences_of_bundle(session, bundle)
     return outcome
@@ -205,7 +202,7 @@ def _verify_checks(session: RecordedSession, outcome: Verification) -> None:
         outcome.differences += _differences_of_check(record, session)
         outcome.differences += [f"{name}: {text}" for text in agreement.objections(record)]
         try:
-            report = judge_check_again(record, session)
+            report = judge_check_again(record, agreement)
         except CheckNotKeptError as error:
             outcome.taken.append(f"{name}: what was found and measured: {error}")
         except LLMBenchError as error:
@@ -213,8 +210,7 @@ def _verify_checks(session: RecordedSession, outcome: Verification) -> None:
         else:
             outcome.checks += 1
             outcome.numbers += count_numbers(report.model_dump(include={"readings"}))
-            for key in (key for key in _OF_CHECK if key in record.report.model_fields_set):
-                outcome.differences += differences(f"{name}: {key}", getattr(record.report, key), getattr(report, key))
+            outcome.differences += [f"{name}: {text}" for text in differences_of_report(record, report)]
 
 
 def _differences_of_check(record: HealthRecord, session: RecordedSession) -> Iterator[str]:

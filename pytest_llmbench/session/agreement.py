@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pytest_llmbench.cluster.runs import Plan, RunSpec
-from pytest_llmbench.cluster.system import System
+from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.record.health import HealthRecord
@@ -33,8 +32,12 @@ from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_fil
 from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
-# Values of a record that nothing else in its session's folder has, and why.
-UNCHECKED: Mapping[str, str] = {"made_by.user": "a login name for people"}
+# Values of a record that nothing else in its session's folder has, and why. The report of a check is one where answers
+# alone do not give it, as of checks that look at files (`CheckNotKeptError`).
+UNCHECKED: Mapping[str, str] = {
+    "made_by.user": "a login name for people",
+    "gpus_per_node": "of a check: as the command line or the system's file asked",
+}
 # The record is concluded, from all logs, between the end of a run and its line of the journal; clocks may be set.
 _CONCLUDED_S = 600.0
 # Of a run's verdict: the number with its unit, and the numbers of its threshold; both are compared within the record.
@@ -64,27 +67,28 @@ class Agreement:
             known = known_statistics(record.recipe)
             own = [f"the record contradicts itself: {text}" for text in contradictions(record, known)]
             own += [*self._of_plan(record), *self._of_launch(record), *self._of_metrics(record)]
-        if self.system is not None and self.system.name != record.system:
-            own.append(f"{layout.SYSTEM}: its system is {self.system.name}, in the record {record.system}")
+        if self.kept is not None and self.kept.name != record.system:
+            own.append(f"{layout.SYSTEM}: its system is {self.kept.name}, in the record {record.system}")
         own += [*self._of_live(record), *self._of_journal(record), *self._of_verdicts(record)]
         return [*own, *self._of_made_by(record)]
 
     @cached_property
     def _runs(self) -> Mapping[str, RunSpec] | None:
         with suppress(ConfigError):
-            return {run.key: run for run in self._plan.runs}
+            return {run.key: run for run in self.plan.runs}
         return None
 
     @cached_property
-    def system(self) -> System | None:
+    def kept(self) -> KeptSystem | None:
         """The system as far as the session kept it; None where it did not."""
         path = self.folder / layout.SYSTEM
         with suppress(ConfigError, OSError):
-            return KeptSystem.read(read_regular(path), str(path)).system
+            return KeptSystem.read(read_regular(path), str(path))
         return None
 
     @cached_property
-    def _plan(self) -> Plan:
+    def plan(self) -> Plan:
+        """The plan of the session. Raises ConfigError: it cannot be read."""
         return read_plan(self.folder)
 
     @cached_property
@@ -114,7 +118,7 @@ class Agreement:
 
     def _judged(self, record: Record) -> list[Judgement]:
         """The verdicts of tests of the plan: groups of nodes and the history have verdicts of their own."""
-        declared = {test.test for test in self._plan.tests} if self._runs is not None else set()
+        declared = {test.test for test in self.plan.tests} if self._runs is not None else set()
         return [judgement for judgement in record.judgements if judgement.test in declared]
 
     def _of_plan(self, record: RunRecord) -> Iterator[str]:
@@ -141,7 +145,7 @@ class Agreement:
         runs = self.folder / layout.FOLDERS["run"]
         if self._runs is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
             return
-        alone = {test.test for test in self._plan.tests if test.run == record.key and test.repeats == 1}
+        alone = {test.test for test in self.plan.tests if test.run == record.key and test.repeats == 1}
         for judgement in self._judged(record):
             metric = record.metrics.get(judgement.statistic or "")
             if metric is None or judgement.value is None or judgement.unit != metric.unit:
@@ -224,6 +228,8 @@ class Agreement:
         made_by, began = record.made_by, [event for event in self._events or () if event.event == "began"]
         if began and record.session not in (sessions := {event.session or record.session for event in began}):
             yield f"{layout.JOURNAL}: it is of session {min(sessions)}, the record of {record.session}"
+        if (token := Session(id=record.session, folder=self.folder).token) != record.token:
+            yield f"token: {record.token}, but that of session {record.session} is {token}"
         if made_by is None:
             return
         for name, at in record.timings:
@@ -236,7 +242,7 @@ class Agreement:
         place, _, again = made_by.reproduce.partition(" && ")
         if self._runs is None or REDACTED in again:
             return
-        tests = {test.test.partition("::")[2] for test in self._plan.tests}
+        tests = {test.test.partition("::")[2] for test in self.plan.tests}
         words = [word for word in _split(again) if word not in made_by.command and word.partition("::")[2] not in tests]
         if place != f"cd {shlex.quote(made_by.directory)}" or words != ["pytest"]:
             yield f"made_by.reproduce: {made_by.reproduce}, but it was made in {made_by.directory} by {made_by.command}"

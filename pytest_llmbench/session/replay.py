@@ -25,7 +25,7 @@ from pytest_llmbench.core.files import make_folder, read_regular, refuse_special
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, Record, RunOutcome, RunRecord, RunTraces
 from pytest_llmbench.core.schema import Strict, validate
 from pytest_llmbench.core.text import harmless
@@ -43,15 +43,15 @@ from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identi
 from pytest_llmbench.session.folder import read_plan, record_files
 from pytest_llmbench.session.forecast import machine_of
 from pytest_llmbench.session.law import Law, published_nodes
+from pytest_llmbench.session.nodes.answers import differences_of_answers
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
 
 FACTS_FILE = "replay.yaml"
 # Fields of a run's record that follow from its logs; the others follow from its steps.
-OF_LOGS = sorted(
-    RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"}, key=lambda name: (name != "steps", name)
-)  # fmt: skip
+_OF_LAUNCH = {"provenance", "cut_off", "early", "problem"}
+OF_LOGS = ["steps", *sorted(RunOutcome.model_fields.keys() - _OF_LAUNCH - {"steps"})]
 # Those that follow from its system as well; and those that another version may word, or compute, differently.
 _OF_SYSTEM = {"findings", "metrics", "unjudged"}
 _OF_VERSION = {"findings", "settings", "steady", "times", "transport", "unconfirmed", "unreadable"}
@@ -341,17 +341,20 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
 
 
 def differences_of_logs(record: Record, agreement: Agreement) -> list[str]:
-    """How the logs of a run of a session differ from its record; empty where they, or their engine, are missing."""
+    """How a record of a session differs from its logs, or answers; empty where these cannot be read."""
+    if isinstance(record, HealthRecord):
+        return differences_of_answers(record, agreement)
     if not isinstance(record, RunRecord) or record.problem is not None or record.replayed is not None:
         return []  # replayed logs lie elsewhere, and may be others by now
     try:
-        run, system = agreement.folder / layout.FOLDERS["run"] / record.key, agreement.system
-        again = recount(record.recipe, as_replayed(record, run), system or System(name="elsewhere", cluster="slurm"))
+        run, kept = agreement.folder / layout.FOLDERS["run"] / record.key, agreement.kept
+        system = kept.system if kept is not None else System(name="elsewhere", cluster="slurm")
+        again = recount(record.recipe, as_replayed(record, run), system)
     except (LLMBenchError, OSError):
         return []
     if not (again.outcome.steps or again.outcome.rank_info or again.outcome.totals):
         return []  # a folder of records alone
-    return differences_of_record(record, again, () if system else _OF_SYSTEM)
+    return differences_of_record(record, again, () if kept else _OF_SYSTEM)
 
 
 def differences_of_record(record: RunRecord, again: Recount, unknown: Collection[str] = ()) -> list[str]:

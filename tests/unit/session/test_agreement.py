@@ -23,6 +23,7 @@ from pytest_llmbench.session.folder import read_records
 from pytest_llmbench.session.journal.journal import JournalEvent
 from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask
+from pytest_llmbench.session.nodes.answers import differences_of_report, judge_check_again
 from pytest_llmbench.session.replay import as_replayed, differences_of_record, recount, runs_of_session
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
@@ -38,14 +39,22 @@ def session(tmp_path: Path, unigram: None) -> Path:
         name="tiny", state="judged", step=24, steps=24, started=record.timings.started, took_s=record.took_s,
         verdict=Verdict.PASS,
     )  # fmt: skip
+    others = [
+        LiveTask(name=name, about="check", state="judged", started=check.timings.started, verdict=Verdict.PASS)
+        for name, check in checks.items()
+    ]
     picture = LiveSnapshot(
-        session=record.session, host="vm", pid=1, began=1.0, at=2.0, count=3, word="pass", exit_code=0, tasks=(task,)
-    )
+        session=record.session, host="vm", pid=1, began=1.0, at=2.0, count=3, word="pass", exit_code=0,
+        tasks=(task, *others),
+    )  # fmt: skip
     rows = [
         {**judgement.model_dump(mode="json"), **facts}
         for one, facts in (
             (record, {"run": "tiny", "hosts": "vm", "run_record": str(record.path), "nodes": 1, "findings": ""}),
-            *((check, {"check": name, "slot": 0, "hosts": "vm"}) for name, check in checks.items()),
+            *(
+                (check, {"check": name, "family": "host", "slot": 0, "hosts": "vm", "health_record": str(check.path)})
+                for name, check in checks.items()
+            ),
         )
         for judgement in one.judgements
     ]
@@ -172,13 +181,20 @@ def changed_leaf(value: Any) -> Any:
     return value + 1 if isinstance(value, int) else value * 1.07 + 0.001 if isinstance(value, float) else f"{value}x"
 
 
-def test_each_leaf_of_a_record_is_compared(session: Path) -> None:
+@pytest.mark.parametrize(("kind", "folder"), [(RunRecord, RUN), (HealthRecord, "checks/memory")])
+def test_each_leaf_of_a_record_is_compared(session: Path, kind: Any, folder: str) -> None:
     """Whoever edits a value of a record, and makes its digest in the journal again, is found out."""
-    path, unseen, agreement = session / RUN / "record.json", set[str](), Agreement(session)
-    whole, record = json.loads(path.read_text()), RunRecord.read(path)
-    assert agreement.system is not None
-    again = recount(record.recipe, as_replayed(record, path.parent), agreement.system)
-    assert [*agreement.objections(record), *differences_of_record(record, again)] == []
+    path, unseen, agreement = session / folder / "record.json", set[str](), Agreement(session)
+    whole, record = json.loads(path.read_text()), kind.read(path)
+    assert agreement.kept is not None
+    again: Any
+    differences: Callable[..., list[str]]
+    if kind is HealthRecord:
+        again, differences = judge_check_again(record, agreement), differences_of_report
+    else:
+        again = recount(record.recipe, as_replayed(record, path.parent), agreement.kept.system)
+        differences = differences_of_record
+    assert [*agreement.objections(record), *differences(record, again)] == []
     for leaf in leaves(whole):
         if leaf[0] == "recipe":  # one comparison with the plan
             continue
@@ -186,8 +202,8 @@ def test_each_leaf_of_a_record_is_compared(session: Path) -> None:
         parent = functools.reduce(lambda part, key: part[key], leaf[:-1], edited)
         parent[leaf[-1]] = changed_leaf(parent[leaf[-1]])
         with contextlib.suppress(ValidationError):
-            record = RunRecord.model_validate_json(json.dumps(edited))
-            if not agreement.objections(record) and not differences_of_record(record, again):
+            record = kind.model_validate_json(json.dumps(edited))
+            if not agreement.objections(record) and not differences(record, again):
                 unseen.add(".".join(map(str, leaf)))
     assert unseen <= UNCHECKED.keys()
 
