@@ -195,7 +195,8 @@ def _print_changes(title: str, points: "Sequence[SeriesPoint]", p_value: float, 
     if as_json:
         print_json({"runs": len(points), "series": len(by_series), "changes": changes})
         return
-    _echo(f"{counted(len(points), 'run')} of {title} in {len(by_series)} series, {counted(len(changes), 'change')}")
+    runs, found = counted(len(points), "run"), counted(len(changes), "change")
+    typer.echo(harmless(f"{runs} of {title} in {len(by_series)} series, {found}"))
     words = {True: "worse", False: "better", None: ""}
     rows = [
         (
@@ -304,7 +305,3 @@ def _day_and_time(at: float) -> dt.datetime:
 
 def _time(at: float) -> str:
     return _day_and_time(at).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _echo(line: str) -> None:
-    typer.echo(harmless(line))

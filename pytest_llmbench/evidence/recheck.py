@@ -6,22 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, cast
 
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
-from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Judgement, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of
+from pytest_llmbench.evidence.recorded import RecordedSession, address_of
 from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.recount import same
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.reporting.ci import summary
+from pytest_llmbench.reporting.ci import case_properties
 from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
@@ -145,10 +143,6 @@ def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Re
     return Rejudged()
 
 
-# The one line of a summary that no other file has: tests whose failure something else reported as passed.
-_OVERRULED = "- llmbench: a conftest.py"
-
-
 def differences_of_junit(session: RecordedSession) -> Iterator[str]:
     """Yield how the JUnit report differs from the verdicts in the records: each test has to be in both, alike."""
     kept: dict[str, set[str]] = {}
@@ -170,7 +164,7 @@ def differences_of_junit(session: RecordedSession) -> Iterator[str]:
 
 
 def differences_of_derived(session: RecordedSession) -> Iterator[str]:
-    """Yield how verdicts, verdict and summary of a session differ from each other and from its report.
+    """Yield how verdicts and verdict of a session differ from each other and from its report.
 
     A session that was killed has none of them but the report. Raises ConfigError if one of them is unreadable.
     """
@@ -194,9 +188,8 @@ def _compare(name: str, kept: Mapping[str, object], other: str, due: Mapping[str
 def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
     name, rows = layout.VERDICTS, {str(row.get("test")): row for row in verdicts.tests}
     yield from _compare(name, {"session": verdicts.session}, "the records", {"session": session.id})
-    yield from _compare(
-        name, verdicts.facts, layout.JUNIT, {key: session.properties.get(key) for key in verdicts.facts}
-    )
+    facts = {**verdicts.facts, **verdicts.digest}
+    yield from _compare(name, facts, layout.JUNIT, {key: session.properties.get(key) for key in facts})
     clauses = {f"clause[{clause.name}]": str(clause.verdict) for clause in verdicts.clauses}
     due = {key: session.properties.get(key, verdict) for key, verdict in clauses.items()}
     yield from _compare(name, clauses, layout.JUNIT, due)
@@ -211,14 +204,15 @@ def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> It
             here, there = (name, layout.JUNIT) if test in rows else (layout.JUNIT, name)
             yield f"{there}: {harmless(test)} is not in it, and {here} has it"
         else:
-            yield from _compare(f"{name}: {harmless(test)}", rows[test], layout.JUNIT, {**cases[test], "test": test})
+            due = {**case_properties(rows[test]), "test": test}
+            yield from _compare(f"{name}: {harmless(test)}", due, layout.JUNIT, {**cases[test], "test": test})
     kept = {address_of(judgement.test) for record in session.records for judgement in record.judgements}
     for address in sorted(kept - tests.keys()):
         yield f"{name}: {address} is not in it, and a record has its verdict"
 
 
 def _compare_word(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
-    """Decide on the session once more, and write its summary."""
+    """Decide on the session once more."""
     path, name = session.folder / layout.VERDICT, layout.VERDICT
     if not path.exists():
         yield f"{name}: it is missing, and {layout.VERDICTS} is there"
@@ -243,21 +237,3 @@ def _compare_word(session: RecordedSession, verdicts: SessionVerdicts) -> Iterat
     if (kept.verdict, kept.reason) not in words:
         possible = " or ".join(sorted(f"{word} ({reason})" if reason else word for word, reason in words))
         yield f"{name}: it says {kept.verdict} ({harmless(kept.reason)}), the verdicts come to {possible}"
-    text = "\n".join(summary(kept, verdicts.tests, verdicts.facts.get("records", ""), verdicts.notes))
-    yield from _compare_summary(session, text)
-
-
-def _compare_summary(session: RecordedSession, due: str) -> Iterator[str]:
-    path = session.folder / layout.SUMMARY
-    if not path.exists():
-        yield f"{path.name}: it is missing, and {layout.VERDICT} is there"
-        return
-    kept, rows = (
-        [line for line in text.split("\n") if line.strip() and not line.startswith(_OVERRULED)]
-        for text in (read_at_most(path, LARGEST).decode(errors="replace"), due)
-    )
-    for number, (one, other) in enumerate(zip_longest(kept, rows, fillvalue="nothing"), 1):
-        if one != other:
-            wanted = harmless(other)[:200]
-            yield f"{path.name}: line {number}: it says {harmless(one)[:200]}, the verdicts come to {wanted}"
-            return

@@ -6,11 +6,11 @@ Logs are left to `replay`, which computes the record again; everything else is c
 import datetime as dt
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -27,11 +27,12 @@ from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.session.folder import KeptSystem, read_plan
-from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_file, read_journal
+from pytest_llmbench.session.folder import KeptSystem, read_events, read_plan
+from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_file
 from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
+T = TypeVar("T")
 # Values of a record that nothing else in its session's folder has, and why. The report of a check is one where answers
 # alone do not give it, as of checks that look at files (`CheckNotKeptError`).
 UNCHECKED: Mapping[str, str] = {
@@ -62,49 +63,32 @@ class Agreement:
 
     def objections(self, record: Record) -> list[str]:
         """Each contradiction of a record of a run with itself, and of any record with another file, which is named."""
-        own: list[str] = []
+        own = [text for check in self._CHECKS for text in check(self, record)]
         if isinstance(record, RunRecord):
-            known = known_statistics(record.recipe)
-            own = [f"the record contradicts itself: {text}" for text in contradictions(record, known)]
-            own += [*self._of_plan(record), *self._of_launch(record), *self._of_metrics(record)]
-        if self.kept is not None and self.kept.name != record.system:
-            own.append(f"{layout.SYSTEM}: its system is {self.kept.name}, in the record {record.system}")
-        own += [*self._of_live(record), *self._of_journal(record), *self._of_verdicts(record)]
-        return [*own, *self._of_made_by(record)]
+            own = [*(text for check in self._CHECKS_OF_RUNS for text in check(self, record)), *own]
+        return own
 
     @cached_property
-    def _runs(self) -> Mapping[str, RunSpec] | None:
-        with suppress(ConfigError):
-            return {run.key: run for run in self.plan.runs}
-        return None
+    def plan(self) -> Plan | None:
+        """The plan; None for a folder of records alone, and for one whose damage its readers report."""
+        return _read_or_none(lambda: read_plan(self.folder))
+
+    @cached_property
+    def _runs(self) -> Mapping[str, RunSpec]:
+        return {run.key: run for run in self.plan.runs} if self.plan is not None else {}
 
     @cached_property
     def kept(self) -> KeptSystem | None:
         """The system as far as the session kept it; None where it did not."""
-        path = self.folder / layout.SYSTEM
-        with suppress(ConfigError, OSError):
-            return KeptSystem.read(read_regular(path), str(path))
-        return None
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan of the session. Raises ConfigError: it cannot be read."""
-        return read_plan(self.folder)
+        return _read_or_none(lambda: KeptSystem.read(self.folder / layout.SYSTEM))
 
     @cached_property
     def _events(self) -> tuple[JournalEvent, ...] | None:
-        """The events of the journal; None if it is damaged."""
-        path = self.folder / layout.JOURNAL
-        try:
-            return read_journal(path)[0] if path.exists() else ()
-        except ConfigError:
-            return None
+        return _read_or_none(lambda: read_events(self.folder))
 
     @cached_property
     def _verdicts(self) -> SessionVerdicts | None:
-        with suppress(ConfigError):
-            return SessionVerdicts.read(self.folder / layout.VERDICTS)
-        return None
+        return _read_or_none(lambda: SessionVerdicts.read(self.folder / layout.VERDICTS))
 
     @cached_property
     def _rows(self) -> Mapping[str, Mapping[str, Any]]:
@@ -112,18 +96,24 @@ class Agreement:
 
     @cached_property
     def _live(self) -> LiveSnapshot | None:
-        with suppress(ConfigError):
-            return read_snapshot(self.folder)
-        return None
+        return _read_or_none(lambda: read_snapshot(self.folder))
 
     def _judged(self, record: Record) -> list[Judgement]:
         """The verdicts of tests of the plan: groups of nodes and the history have verdicts of their own."""
-        declared = {test.test for test in self.plan.tests} if self._runs is not None else set()
+        declared = {test.test for test in self.plan.tests} if self.plan is not None else set()
         return [judgement for judgement in record.judgements if judgement.test in declared]
 
+    def _of_itself(self, record: RunRecord) -> Iterator[str]:
+        for text in contradictions(record, known_statistics(record.recipe)):
+            yield f"the record contradicts itself: {text}"
+
+    def _of_system(self, record: Record) -> Iterator[str]:
+        if self.kept is not None and (name := self.kept.system.name) != record.system:
+            yield f"{layout.SYSTEM}: its system is {name}, in the record {record.system}"
+
     def _of_plan(self, record: RunRecord) -> Iterator[str]:
-        if self._runs is None:
-            return  # a folder of records alone, or one whose damage its readers report
+        if self.plan is None:
+            return
         planned = self._runs.get(record.key)
         if planned is None:
             yield f"{layout.PLAN}: it does not have this run"
@@ -143,7 +133,7 @@ class Agreement:
     def _of_metrics(self, record: RunRecord) -> Iterator[str]:
         """Compare the numbers of verdicts with the run's own, where it is judged alone."""
         runs = self.folder / layout.FOLDERS["run"]
-        if self._runs is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
+        if self.plan is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
             return
         alone = {test.test for test in self.plan.tests if test.run == record.key and test.repeats == 1}
         for judgement in self._judged(record):
@@ -197,7 +187,7 @@ class Agreement:
                 "steps": record.recipe.steps, "step": max((step.step for step in record.steps), default=0),
                 "took_s": record.took_s, "gpus": record.gpus, "nodes": record.nodes,
             }  # fmt: skip
-        if task.state == "judged" and self._runs is not None:
+        if task.state == "judged" and self.plan is not None:
             due["verdict"] = worst(judgement.verdict for judgement in self._judged(record))
         yield from _compare(layout.LIVE, {name: getattr(task, name) for name in due}, due)
 
@@ -240,7 +230,7 @@ class Agreement:
         if began and by not in {(event.host, event.command) for event in began}:
             yield f"{layout.JOURNAL}: no line `began` has the host and the command of made_by: {by}"
         place, _, again = made_by.reproduce.partition(" && ")
-        if self._runs is None or REDACTED in again:
+        if self.plan is None or REDACTED in again:
             return
         tests = {test.test.partition("::")[2] for test in self.plan.tests}
         words = [word for word in _split(again) if word not in made_by.command and word.partition("::")[2] not in tests]
@@ -255,6 +245,15 @@ class Agreement:
             yield from (*_of_early_end(run, record), *_of_job(run, record), *_of_task(run, record))
         except (LLMBenchError, ValidationError, OSError) as error:
             yield f"a file of its launch cannot be read: {str(error).partition(chr(10))[0]}"
+
+    _CHECKS_OF_RUNS: ClassVar = (_of_itself, _of_plan, _of_launch, _of_metrics)
+    _CHECKS: ClassVar = (_of_system, _of_live, _of_journal, _of_verdicts, _of_made_by)
+
+
+def _read_or_none(read: Callable[[], T]) -> T | None:
+    with suppress(ConfigError, OSError):
+        return read()
+    return None
 
 
 def _of_early_end(run: Path, record: RunRecord) -> Iterator[str]:
@@ -296,7 +295,7 @@ def _compare(where: str, kept: Mapping[str, Any], due: Mapping[str, Any]) -> Ite
 
 
 def _properties(record: Record) -> dict[str, Any]:
-    """The plain values of a record as reports have them; an empty one is none."""
+    """The plain values of a record as reports have them, an empty one as none."""
     plain: dict[str, Any] = {}
     for name, value in record:
         if isinstance(value, tuple) and all(isinstance(part, str) for part in value):

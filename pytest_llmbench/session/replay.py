@@ -226,7 +226,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
                 continue  # a repeat for which the time was too short
             ran, replayed, made = record.recipe, as_replayed(record, run), record
             objections = agreement.objections(record) if record.problem is None else []
-            objections += differences_of_logs(record, agreement)
+            objections += differences_of_logs(agreement, record)
         else:
             ran, made, objections = planned[key].recipe, planned[key], list[str]()
             replayed = planned[key].replayed or _facts_on_disk(run, ran)
@@ -247,7 +247,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
 
 
 def find_recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
-    """Find the recipe of logs. Raises ConfigError: there is none of that name."""
+    """Find the recipe of logs. Raises ConfigError: the name is unknown."""
     if name not in recipes:
         raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
     return recipes[name]
@@ -340,7 +340,7 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
     return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
 
 
-def differences_of_logs(record: Record, agreement: Agreement) -> list[str]:
+def differences_of_logs(agreement: Agreement, record: Record) -> list[str]:
     """How a record of a session differs from its logs, or answers; empty where these cannot be read."""
     if isinstance(record, HealthRecord):
         return differences_of_answers(record, agreement)

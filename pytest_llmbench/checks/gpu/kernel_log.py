@@ -106,14 +106,13 @@ def _kind_of(line: bytes) -> bytes:
     return line[max(0, begin - 1) : end] + severity + (line.rpartition(b" to ")[2] if b" to 0x" in line else b"")
 
 
-def read_driver_log(text: str, times: Sequence[int] = ()) -> DriverLog:
+def read_driver_log(lines: Sequence[str], times: Sequence[int] = ()) -> DriverLog:
     """Find the driver's errors in lines of dmesg or of the journal.
 
     Args:
-        text: the lines.
+        lines: the lines.
         times: for each line, how many lines it stands for; without it, each stands for itself.
     """
-    lines = text.splitlines()
     events: list[KernelEvent] = []
     unreadable: list[str] = []
     named, since = "", 0

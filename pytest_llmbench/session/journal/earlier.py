@@ -22,7 +22,7 @@ from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queries import JobMarks, SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobIdentity, OurJob
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, OurJob
 from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import Problem, RunRecord
@@ -157,7 +157,7 @@ def put_aside(session: Session, folder: Path) -> Path | None:
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
-    """Find a session by its id or folder, or the newest unfinished one. Raises ConfigError: there is none."""
+    """Find a session by its id or folder, or the newest unfinished one. Raises ConfigError: none is found."""
     if which != layout.NEWEST:
         folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
         if folder is None:
@@ -385,12 +385,21 @@ def _describe_remains(session: Session, began: JournalEvent) -> str:
 
 
 def _jobs_of(session: Session) -> tuple[list[str], str]:
-    """The session's jobs in the queue, for people, and the reason if Slurm does not answer."""
+    rows, error = jobs_of_user()
+    return jobs_in(rows, session), error
+
+
+def jobs_of_user() -> tuple[list[JobRow], str]:
+    """The jobs of this user in the queue, and the reason if Slurm does not answer."""
     queries = SlurmQueries(deque())
     queries.end_within(_ASK_S)
-    rows, error = queries.squeue("--me")
+    return queries.squeue("--me")
+
+
+def jobs_in(rows: Iterable[JobRow], session: Session) -> list[str]:
+    """Those of a session, for people."""
     inside = f"{session.folder.resolve()}/"
     return [
         f"{row.job_id} ({row.status.word})" for row in rows
         if row.status.alive and (row.comment.split(" ")[0] == session.token or row.script.startswith(inside))
-    ], error  # fmt: skip
+    ]  # fmt: skip

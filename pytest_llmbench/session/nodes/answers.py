@@ -83,24 +83,24 @@ def judge_check_again(record: HealthRecord, agreement: Agreement) -> Report:
     kept, report = agreement.kept, record.report
     if report.problem is not None or report.skip is not None or report.skipped:
         raise CheckNotKeptError(f"it was not made, or not everywhere: {report.problem or report.skip or 'gated'}")
-    if kept is None or not kept.bare:
-        raise CheckNotKeptError("its system sets variables or environments, which are not kept")
+    if (plan := agreement.plan) is None or kept is None or not kept.bare:
+        raise CheckNotKeptError("its plan or system is not kept, or sets variables or environments, which are not")
     try:
         check = get_check(record.check)
     except ConfigError as error:
         raise CheckNotKeptError(f"the check cannot be used here: {error}") from error
     if record.family not in _FAMILIES or not type(check).__module__.startswith(_OURS):
         raise CheckNotKeptError("it looks at more than the answers of its probes")
-    gpu, checks = kept.gpu, agreement.folder / layout.FOLDERS["check"]
+    system, gpu, checks = kept.system, kept.system.gpu, agreement.folder / layout.FOLDERS["check"]
     site = Site(
-        system=kept.name, nodes=kept.nodes or 1, gpus_per_node=record.gpus_per_node,
-        cpu_ranks_per_node=kept.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
+        system=system.name, nodes=kept.nodes or 1, gpus_per_node=record.gpus_per_node,
+        cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
         gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-        network=kept.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=agreement.plan.checks,
+        network=system.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=plan.checks,
         places=_kept_places(report.evidence.get("places")),
     )  # fmt: skip
     fleet = RecordedFleet(site, record.hosts, steps=checks / record.check / layout.STEPS, checks=checks)
-    return check.run(cast("Fleet", fleet), kept.validation.get(record.check, CheckSettings()))
+    return check.run(cast("Fleet", fleet), system.validation.get(record.check, CheckSettings()))
 
 
 def _kept_places(levels: Any) -> Places:

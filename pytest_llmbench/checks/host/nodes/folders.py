@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in, text_of
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in
+from pytest_llmbench.core.files import read_text, write_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -133,7 +133,7 @@ def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
                 (existing / f"{_MARK}{token}-{host_name()}").touch()
                 marked = True
         caches[name] = KernelCache(folder=str(folder), mount=mount_of(existing), warm=is_warm(folder), marked=marked)
-    return KernelCaches(boot=text_of(Path("/proc/sys/kernel/random/boot_id")), folders=caches)
+    return KernelCaches(boot=read_text(Path("/proc/sys/kernel/random/boot_id")), folders=caches)
 
 
 def find_marks(context: RankContext, log: ProbeLog) -> CacheMarks:
