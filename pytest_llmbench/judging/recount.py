@@ -73,9 +73,7 @@ def differences(where: str, kept: Any, computed: Any, *, words: bool = False) ->
         if not same(kept, computed):
             yield _difference(where, kept, computed)
         return
-    # The version that wrote the record may have had fewer fields.
-    names = sorted(kept.model_fields_set) if isinstance(kept, BaseModel) else sorted(parts.keys() | others.keys())
-    for name in names:
+    for name in sorted(_written(kept) or {*parts, *others}):
         if name in _WORDS and isinstance(kept, BaseModel) and not words:
             continue
         if name in parts and name in others:
@@ -115,6 +113,14 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return value if isinstance(value, Mapping) else None
+
+
+def _written(kept: Any) -> set[str]:
+    """The fields that a record has: the version that wrote it may have had fewer. Those of a data class have defaults."""
+    if isinstance(kept, BaseModel):
+        return kept.model_fields_set
+    of_class = fields(kept) if is_dataclass(kept) else ()
+    return {field.name for field in of_class if getattr(kept, field.name) != field.default}
 
 
 def _difference(where: str, kept: Any, computed: Any) -> str:
