@@ -40,7 +40,7 @@ def validate_files(
 
 
 def make_site(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder; made if it is not there.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder; made if it is not there.")] = Path(),
     *,
     ci: Annotated[Literal["github", "gitlab", "none"], typer.Option(help="CI system to write a file for.")] = "github",
     engine: Annotated[str, typer.Option(metavar="NAME", help="Engine of the first recipe.")] = "torch",

@@ -28,7 +28,7 @@ _OUTPUT = "File, or folder of csv; without it, report.html in the session's fold
 
 OneSession = Annotated[
     str | None,
-    typer.Argument(metavar="[SESSION]", help="Folder of the session, or its id in --run-dir; without it, the newest."),
+    typer.Argument(metavar="SESSION", help="Folder of the session, or its id in --run-dir; without it, the newest."),
 ]
 
 
@@ -112,7 +112,9 @@ def prune_sessions(
 
 
 def watch_session(
-    session: Annotated[str, typer.Argument(help="A session's id or folder, or `latest`.")] = "latest",
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="A session's id or folder, or `latest`.")
+    ] = "latest",
     *,
     run_dir: RunDir = RUN_DIR,
     once: Annotated[bool, typer.Option("--once", help="Print the present state, and exit.")] = False,
