@@ -116,7 +116,7 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
 
 
 def _written(kept: Any) -> set[str]:
-    """The fields that a record has: the version that wrote it may have had fewer. Those of a data class have defaults."""
+    """The fields that a record has; the version that wrote it may have had fewer, which are at their defaults here."""
     if isinstance(kept, BaseModel):
         return kept.model_fields_set
     of_class = fields(kept) if is_dataclass(kept) else ()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
-from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
+from pytest_llmbench.cluster.runs import Plan, RunSpec
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.record.health import HealthRecord
@@ -37,6 +37,7 @@ T = TypeVar("T")
 # alone do not give it, as of checks that look at files (`CheckNotKeptError`).
 UNCHECKED: Mapping[str, str] = {
     "made_by.user": "a login name for people",
+    "token": "of a check: its jobs have it as a comment",
     "gpus_per_node": "of a check: as the command line or the system's file asked",
 }
 # The record is concluded, from all logs, between the end of a run and its line of the journal; clocks may be set.
@@ -218,8 +219,6 @@ class Agreement:
         made_by, began = record.made_by, [event for event in self._events or () if event.event == "began"]
         if began and record.session not in (sessions := {event.session or record.session for event in began}):
             yield f"{layout.JOURNAL}: it is of session {min(sessions)}, the record of {record.session}"
-        if (token := Session(id=record.session, folder=self.folder).token) != record.token:
-            yield f"token: {record.token}, but that of session {record.session} is {token}"
         if made_by is None:
             return
         for name, at in record.timings:
