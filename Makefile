@@ -33,10 +33,12 @@ help:
 	@echo "make slurm-down  take it down again"
 
 bench: $(VENV)/.bench
+	@echo "make bench: a training of half a minute, then its verdicts"
 	$(VENV)/bin/pytest suites/training -k opt125m --scale smoke --cluster local $(PYTEST_ARGS)
 
 # Two things at a time: many tests wait, and lint needs a single core. What pytest ended with is kept for .ci/run.
 test:
+	@echo "make test: all tests, in a quarter of an hour on two cores; lint runs beside them"
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.dev nodes
 	@$(MAKE) --no-print-directory -j2 lint tested
 
@@ -98,10 +100,12 @@ clean:
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "$$($(PYTHON) --version) is too old: make PYTHON=python3.11 (or newer)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "make: a virtual environment in $(VENV), where nothing touches your Python"
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.bench: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
-	$(PIP) -e ".[torch]"
+	@echo "make: pip installs the package and PyTorch into $(VENV), once; it takes one to five minutes, and prints nothing"
+	@$(PIP) -e ".[torch]"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
@@ -111,6 +115,7 @@ $(VENV)/.docs: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 # Plugins that would change every other test have a folder of their own, for the tests that want them.
 # Python compiles what is imported: most of what PyTorch and others bring never is.
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS) Makefile
+	@echo "make: pip installs all that the tests need into $(VENV), once; it takes two to ten minutes, and prints nothing"
 	@$(PIP) --no-compile --no-deps --upgrade --target $(VENV)/guests pytest-forked pytest-replay pytest-rerunfailures pytest-retry & \
 	    guests=$$!; $(PIP) --no-compile -e ".[dev]" && wait $$guests
 	@touch $@ $(VENV)/.bench

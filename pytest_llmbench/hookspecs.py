@@ -1,6 +1,6 @@
 """Hooks for a `conftest.py` or a plugin: what a site defines for its own sessions, without a package of its own.
 
-A package announces what it brings in its entry points instead, where every session finds it.
+A package names its engines, checks and reports in its entry points instead, where every session finds them.
 """
 
 from collections.abc import Iterable

@@ -54,7 +54,7 @@ def readers(_: Path) -> Mapping[str, Reader]:
         "json dcgm": (_of(nodes.dcgm_json()), _text(read_dcgm)),
         "nvidia-smi": (_of(nodes.nvidia_smi()), _text(read_smi, RunError)),
         "nvidia-smi nvlink": (_of(nodes.nvlink()), _text(read_links, RunError)),
-        "kernel log": (_of(nodes.kernel_log()), _text(read_driver_log)),
+        "kernel log": (_of(nodes.kernel_log()), _text(lambda text: read_driver_log(text.splitlines()))),
         "topology": ([_TOPOLOGY], _text(read_topology, RunError)),
         "srun": (_SRUN, _text(lambda text: (first_to_end(text), cancel_reason(text), failed_node(text)))),
         "squeue": ([(RECORD + _ROW).encode() * 3], _text(lambda text: list(job_rows(text.split(RECORD))))),

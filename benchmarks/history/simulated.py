@@ -64,7 +64,7 @@ class Fleet:
         return self._real.model_copy(
             update={
                 "session": self.session_id(day), "key": name, "recipe": recipe, "steps": tuple(steps),
-                "metrics": measure(measurement, numbers), "judgements": (),
+                "metrics": measure(measurement, numbers), "steady": measurement.steady, "judgements": (),
                 "timings": Timings(submitted=began, started=began, ended=began + 100.0),
             }
         )  # fmt: skip

@@ -164,12 +164,12 @@ def _slower_at_the_end(t: Array) -> Array:
     return np.asarray(1 + 0.05 * np.maximum(0, t / len(t) - 0.7) / 0.3)
 
 
-def _ramp(t: Array) -> Array:
-    return np.asarray(1 + 0.3 * np.maximum(0, 1 - t / 30))
+def _ramped(amplitude: float, steps: float) -> Make:
+    return _shaped(lambda t: 1 + amplitude * np.maximum(0, 1 - t / steps), _settled)
 
 
-def _compilation(t: Array) -> Array:
-    return np.where(t < 15, 3.0, 1.0)
+def _compiling(factor: float, steps: float) -> Make:
+    return _shaped(lambda t: np.where(t < steps, factor, 1.0), _settled)
 
 
 def _slower_later(t: Array) -> Array:
@@ -198,8 +198,8 @@ SCENARIOS = (
     Scenario(name="warm-up, 5 steps", make=_settling(0.5, 5), group=_WARM_UP),
     Scenario(name="warm-up, 20 steps", make=_settling(0.2, 20), group=_WARM_UP),
     Scenario(name="warm-up, 60 steps", make=_settling(0.1, 60), group=_WARM_UP, shortest=100),
-    Scenario(name="warm-up, straight", make=_shaped(_ramp, _settled), group=_WARM_UP),
-    Scenario(name="compilation, 15 steps", make=_shaped(_compilation, _settled), group=_WARM_UP),
+    Scenario(name="warm-up, straight", make=_ramped(0.3, 30), group=_WARM_UP),
+    Scenario(name="compilation, 15 steps", make=_compiling(3.0, 15), group=_WARM_UP),
     Scenario(name="drift +5 %", make=_drifting(0.05), group=_DRIFT),
     Scenario(name="drift -5 %", make=_drifting(-0.05), group=_DRIFT),
     Scenario(name="drift +16 %", make=_drifting(0.16), group=_DRIFT),
@@ -221,3 +221,31 @@ SCENARIOS = (
     Scenario(name="between runs 0.3 %", make=_differing(0.003), group="0.3 % between runs", system=True),
     Scenario(name="between runs 0.7 %", make=_differing(0.007), group="0.7 % between runs", system=True, alone=False),
 )
+
+
+def drawn(rng: np.random.Generator, steps: int) -> Scenario:
+    """Draw a scenario of the stated domain at random, for runs of so many steps; its name has what was drawn."""
+    sizes: list[float] = []
+
+    def draw(low: float, high: float) -> float:
+        sizes.append(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+        return sizes[-1]
+
+    kinds: dict[str, Callable[[], Make]] = {
+        "clean": lambda: _plain,
+        "slow start": lambda: _settling(draw(0.02, 0.5), draw(3, 0.6 * (steps - SKIP))),
+        "straight start": lambda: _ramped(draw(0.02, 0.5), draw(5, 0.3 * steps)),
+        "compilation": lambda: _compiling(draw(1.3, 10), draw(1, 0.2 * steps)),
+        "drift": lambda: _drifting(float(rng.choice([-1, 1])) * draw(0.005, 0.16)),
+        "pauses": lambda: _interrupted(draw(0.002, 0.03), draw(1.4, 6), int(draw(1, 4))),
+        "random pauses": lambda: _interrupted(draw(0.01, 0.06), draw(1.1, 1.5), part=True),
+        "evaluation": lambda: _every(int(draw(5, 30)), draw(1.1, 3)),
+        "two levels": lambda: _two_levels(1 + draw(0.005, 0.08), draw(5, 20)),
+        "swing": lambda: _swinging(draw(0.003, 0.03), draw(10, 150)),
+    }
+    kind = str(rng.choice([*kinds]))
+    make = kinds[kind]()
+    laws = {"normal": _normal, "heavy": _heavy, "skewed": _skewed, "Pareto": _pareto} if kind == "clean" else {}
+    law = str(rng.choice([*laws, "normal"]))
+    name = " ".join([kind, law, *(f"{size:.3g}" for size in sizes)])
+    return Scenario(name=name, make=make, draw=laws.get(law, _normal), group=kind)

@@ -23,6 +23,12 @@ RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder o
 
 # A file or a pipe gets each row in one line.
 _WIDTH_OF_FILES = 100_000
+# Between two columns.
+_GAP = 2
+_STYLES = {
+    "ok": "green", "missing": "red", "wrong": "red", "PASS": "green", "FAIL": "red", "ERROR": "bold red",
+    "SKIP": "yellow", "INCONCLUSIVE": "bold yellow", "better": "green", "worse": "red",
+}  # fmt: skip
 
 
 def law_of_today(*, as_recorded: bool) -> "Law":
@@ -67,19 +73,37 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table; on a terminal, its last column is wrapped."""
-    from rich.console import Console  # noqa: PLC0415  # heavy: `--help` and JSON need none of it
+    """Print a table; on a terminal, words that mean good or bad have colours, and no word is cut.
+
+    If not even the longest words of all columns fit side by side, each row becomes a paragraph.
+    """
+    from rich.cells import cell_len  # noqa: PLC0415  # heavy: `--help` and JSON need none of it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.padding import Padding  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for number, title in enumerate(titles, start=1):
-        table.add_column(title, no_wrap=number < len(titles), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(harmless(_cell(value))) for value in row))
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, color_system=None)
+    cells = [[harmless(_cell(value)) for value in row] for row in rows]
+    columns = [*zip(titles, *cells, strict=True)]
+    widths = [max(map(cell_len, column)) for column in columns]
+    least = [max(cell_len(word) for cell in column for word in cell.split()) for column in columns]
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, color_system="auto")
+    room = console.width - _GAP * (len(widths) - 1)
     with console.capture() as text:
-        console.print(table)
+        if sum(least) <= room:
+            while sum(widths) > room:  # Rich would narrow a column to less than its longest word
+                widths[max(range(len(widths)), key=lambda each: (widths[each] > least[each], widths[each]))] -= 1
+            table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+            for title, width in zip(titles, widths, strict=True):
+                table.add_column(title, width=width)
+            for row in cells:
+                table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+            console.print(table)
+        else:
+            for row in cells:
+                console.print(Text(row[0], "bold"))
+                others = (f"{title} {cell}" for title, cell in zip(titles[1:], row[1:], strict=True) if cell != "-")
+                console.print(Padding(Text(", ".join(others)), (0, 0, 0, 4)))
     for line in text.get().splitlines():
         typer.echo(line.rstrip())
 

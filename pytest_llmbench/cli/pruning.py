@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_llmbench.cluster.runs import Session
-from pytest_llmbench.cluster.slurm import commands
-from pytest_llmbench.core.errors import ClusterError, ConfigError
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.folder import read_events, session_of, sessions_in
-from pytest_llmbench.session.journal.earlier import processes_of
+from pytest_llmbench.session.journal.earlier import jobs_in, jobs_of_user, processes_of
 from pytest_llmbench.session.journal.journal import Journal, is_owned
 
 _DAY_S = 86400.0
 # A session renews its sign of life every few seconds. Clocks of hosts and caches of file systems differ by less.
 _LIVES_S = 600.0
-_FIELD = "\x1f"
+_jobs_of_user = cache(jobs_of_user)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +51,7 @@ def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[Ol
 
     Raises ConfigError if the folder is missing.
     """
-    _jobs.cache_clear()
+    _jobs_of_user.cache_clear()
     sessions = []
     for number, folder in enumerate(sessions_in(run_dir)):
         times = [path.lstat().st_mtime for path in (folder, *folder.iterdir())]
@@ -108,21 +107,7 @@ def _sign_of_life(folder: Path) -> str:
 
 def _sign_in_slurm(session: Session) -> str:
     """The reason to keep a session for its jobs, which Slurm lists or fails to list; empty without jobs."""
-    if shutil.which("squeue") is None:
-        return "Slurm's commands are not on PATH, and it may have jobs"
-    try:
-        jobs = _jobs()
-    except ClusterError as error:
+    rows, error = _jobs_of_user()  # Slurm is asked once for all sessions
+    if error:
         return f"Slurm cannot be asked for its jobs: {error}"
-    inside = f"{session.folder.resolve()}/"
-    if any(comment.split(" ")[0] == session.token or script.startswith(inside) for script, comment in jobs):
-        return "it has jobs in Slurm"
-    return ""
-
-
-@cache
-def _jobs() -> tuple[tuple[str, str], ...]:
-    """Script and comment of each job of this user; Slurm is asked once."""
-    text = commands.run(["squeue", "--me", "--noheader", f"--format=%o{_FIELD}%k"])
-    rows = (line.partition(_FIELD) for line in text.splitlines())
-    return tuple((script, comment) for script, _, comment in rows)
+    return "it has jobs in Slurm" if jobs_in(rows, session) else ""

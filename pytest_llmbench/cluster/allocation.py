@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.executors import JobRequest, sbatch_script, submit_slurm
 from pytest_llmbench.cluster.heartbeat import Heartbeat
-from pytest_llmbench.cluster.quarantine import barred_nodes
+from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, QueueFullError
 from pytest_llmbench.cluster.slurm.full_queue import QueueLimit
@@ -158,12 +158,13 @@ class ExistingJob(Allocation):
         identity = JobIdentity(uid=os.environ.get("SLURM_JOB_UID") or str(os.getuid()))
         self.job = self._slurm.watch(existing_allocation() or "", identity)
         self._slurm.confirm(self.job)
-        barred = barred_nodes(self._settings)
+        barred = read_quarantine(self._settings.quarantine)
         every = self._slurm.hosts(self.job)
         hosts = tuple(host for host in every if host not in barred)
         asked = self._settings.nodes or len(hosts)
         if asked > len(hosts):
-            left_out = "".join(f", without {host}, {barred[host]}" for host in every if host in barred)
+            where = f"in quarantine ({self._settings.quarantine})"
+            left_out = "".join(f", without {host}, {where}" for host in every if host in barred)
             raise ClusterError(
                 f"--nodes {asked}, but this Slurm job {self.job_id} has {len(hosts)} nodes ({', '.join(hosts)})"
                 f"{left_out}: give --nodes {len(hosts)} or less, or a larger allocation"

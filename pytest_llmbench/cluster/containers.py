@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Sequence
 
-from pytest_llmbench.core.recipe.environments import Container
+from pytest_llmbench.core.recipe.environments import MOUNT_FLAGS, Container
 
 
 def srun_options(container: Container, folder: str) -> list[str]:
@@ -27,12 +27,15 @@ def inside(container: Container, words: Sequence[str], folder: str, variables: I
     """
     if container.runtime == "pyxis":  # srun starts its tasks inside the image
         return list(words)
-    docker, workdir = container.runtime == "docker", shlex.quote(container.workdir or folder)
+    workdir, flag = shlex.quote(container.workdir or folder), MOUNT_FLAGS[container.runtime]
     mounts = map(shlex.quote, (f"{folder}:{folder}", *container.mounts))
-    mounted = [word for mount in mounts for word in ("--volume" if docker else "--mount", mount)]
+    mounted = [word for mount in mounts for word in (flag, mount)]
     env = [word for name in variables for word in ("--env", name)]
     args, image = map(shlex.quote, container.args), shlex.quote(container.image)
-    if docker:
+    if container.runtime == "apptainer":  # the whole environment goes inside; `--env` would show values to `ps`
+        no_home = [] if container.mount_home else ["--no-home"]
+        return ["apptainer", "exec", "--nv", *no_home, *mounted, "--pwd", workdir, *args, image, *words]
+    if container.runtime == "docker":
         return [
             "docker", "run", "--rm", "--gpus=all", "--network=host", "--ipc=host", "--ulimit=memlock=-1",
             "--ulimit=stack=67108864", "--user", '"$(id -u):$(id -g)"', *mounted,

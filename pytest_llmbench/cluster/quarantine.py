@@ -21,11 +21,13 @@ _LONGEST_REASON = 160
 _HEAD = "# Nodes that llmbench found bad. Delete a line to let its node back in.\n"
 
 
-def read_quarantine(path: Path) -> dict[str, str]:
-    """Read the reason of each node on the list; empty while the file is missing.
+def read_quarantine(path: Path | None) -> dict[str, str]:
+    """Read the reason of each node on the list; empty without a file, and while it is missing.
 
     Raises ConfigError if the file is unreadable.
     """
+    if path is None:
+        return {}
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -59,21 +61,12 @@ def remove_bad(bad: Mapping[str, str], settings: Settings, session: Session) -> 
         yield f"to drain it: {shlex.join(drain_command(host, reason, session.id))}"
 
 
-def barred_nodes(settings: Settings) -> dict[str, str]:
-    """The nodes in quarantine, each with the reason that a plan prints.
-
-    Raises ConfigError if the quarantine list is unreadable.
-    """
-    listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
-    return dict.fromkeys(listed, f"in quarantine ({settings.quarantine})")
-
-
 def refuse_quarantined(hosts: Sequence[str], settings: Settings) -> None:
     """Check the nodes that a session got: an allocation of the user's may hold nodes in quarantine.
 
     Raises ClusterError if one of them is in quarantine.
     """
-    listed = read_quarantine(settings.quarantine) if settings.quarantine is not None else {}
+    listed = read_quarantine(settings.quarantine)
     barred = [f"{host} ({listed[host]})" for host in hosts if host in listed]
     if barred:
         raise ClusterError(

@@ -9,10 +9,9 @@ from pytest_llmbench.core.extensions import ExtensionError, Extensions
 from pytest_llmbench.core.gpus import may_be_gpu
 from pytest_llmbench.core.paths import folder_of, shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, load_recipes
-from pytest_llmbench.core.recipe.reference import Reference, refuse_contradictions
+from pytest_llmbench.core.recipe.reference import Reference, check_statistics, refuse_contradictions
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import get_engine, options_of, statistics_of
-from pytest_llmbench.judging.statistics import Statistic
 
 
 def _accept(_: str, thing: object) -> Path:
@@ -31,7 +30,7 @@ def check_recipes(recipes: Iterable[Recipe]) -> None:
 
     Raises ConfigError for an unknown name, or a bound in a unit of another kind.
     """
-    statistics: dict[str, Mapping[str, Statistic]] = {}  # of an engine: thousands of recipes have the same
+    units: dict[str, Mapping[str, str]] = {}  # of the statistics of an engine: thousands of recipes have the same
     for recipe in recipes:
         try:
             engine = get_engine(recipe.engine)
@@ -40,22 +39,13 @@ def check_recipes(recipes: Iterable[Recipe]) -> None:
         except ConfigError as error:
             raise ConfigError(f"recipe {recipe.name}: {error}") from error
         options_of(recipe, engine.options)
-        if recipe.engine not in statistics:
-            statistics[recipe.engine] = statistics_of(engine)
-        known = statistics[recipe.engine]
+        if recipe.engine not in units:
+            units[recipe.engine] = {name: statistic.unit for name, statistic in statistics_of(engine).items()}
+        known = units[recipe.engine]
         if recipe.statistic_of_record not in known:
             message = unknown("statistic", recipe.statistic_of_record, known)
             raise ConfigError(f"recipe {recipe.name}: statistic_of_record: {message}")
-        for reference in recipe.references:
-            where = f"recipe {recipe.name}, reference {reference.name}"
-            if reference.statistic not in known:
-                raise ConfigError(f"{where}: {unknown('statistic', reference.statistic, known)}")
-            unit = known[reference.statistic].unit
-            try:
-                for _, bound in reference.bounds:
-                    bound.to(unit)
-            except ConfigError as error:
-                raise ConfigError(f"{where}: {reference.statistic} is in {unit}: {error}") from error
+        check_statistics(recipe.references, known, f"recipe {recipe.name}, ")
 
 
 def with_references(recipe: Recipe, own: Sequence[Reference], settings: Settings) -> Recipe:

@@ -11,11 +11,9 @@ from pytest_llmbench.cluster.heartbeat import TTL_S
 from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale
-from pytest_llmbench.core.recipe.topology import Device, Topology
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import AllocationMode, ClusterName
 from pytest_llmbench.core.wire.fault import SimulatedFault
-
-CLUSTERS = ("auto", "slurm", "local", "debug")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +43,8 @@ class Settings:
     replay: Path | None = None  # a folder of logs to judge instead of running anything
     as_recorded: bool = False  # the recipes in its records decide what had to run
     # Whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
-    gate: Literal["auto", "on", "off"] = "auto"
-    nccl: bool = False  # whether links are measured although a node failed another check
+    # `links` is on, and measures links although a node failed another check.
+    gate: Literal["auto", "on", "off", "links"] = "auto"
     quarantine: Path | None = None  # the list of unfit nodes, honoured and added to
     early_verdict: bool = False  # whether runs are ended as soon as every threshold of their tests is decided
     heartbeat_timeout: float = TTL_S  # silence of pytest after which its jobs and ranks end themselves, seconds
@@ -66,11 +64,6 @@ class Settings:
     def gpus_of_a_node(self) -> int | None:
         """GPUs of a node by the user's option, else by the system's file; None where both leave it open."""
         return self.gpus_per_node if self.gpus_per_node is not None else self.system.gpus_per_node
-
-    @property
-    def site_device(self) -> Device:
-        """Device on which the nodes compute."""
-        return "cuda" if self.gpus_of_a_node else "cpu"
 
     @property
     def runs_are_jobs(self) -> bool:

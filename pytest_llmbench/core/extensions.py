@@ -56,8 +56,8 @@ class Extensions(Generic[T]):
     def load(self, name: str) -> T:
         """Import the extension of that name, the first time it is asked for.
 
-        Raises ConfigError if there is none, and ExtensionError if it cannot be imported, is of another type, or two
-        packages claim its name.
+        Raises ConfigError if the name is unknown, and ExtensionError if its object cannot be imported or is of another
+        type, or two packages claim the name.
         """
         if name not in self.names():
             raise ConfigError("; ".join([unknown(self.kind, name, self.usable()), *self.broken().values()]))

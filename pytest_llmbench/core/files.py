@@ -107,6 +107,14 @@ def refuse_special_files(folder: Path) -> None:
                     raise ConfigError(f"{path} is not a regular file (a FIFO, a device or a socket): remove it")
 
 
+def read_text(path: Path) -> str | None:
+    """The text of a small file without the space around it, such as one of the kernel; None if it is unreadable."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
 def read_regular(path: Path) -> bytes:
     """Read a file of a session, whole. Raises OSError: it is a FIFO or a device, or larger than 512 MiB."""
     with open_regular(path) as file:

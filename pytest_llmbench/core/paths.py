@@ -1,4 +1,4 @@
-"""Folders of the recipes and systems that come with the package."""
+"""Folders of the recipes and systems that come with the package, and paths as people see them."""
 
 from pathlib import Path
 from types import ModuleType
@@ -23,3 +23,9 @@ def folder_of(thing: object) -> Path:
     if not isinstance(thing, ModuleType) or not hasattr(thing, "__path__"):
         raise ConfigError("it is not a package; give the dotted name of a folder with YAML files")
     return Path(next(iter(thing.__path__))).resolve()
+
+
+def shown_path(path: Path) -> str:
+    """A path as messages have it: relative to the current folder if it is in there."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -90,38 +90,45 @@ class Engine(Protocol):
     """The framework that trains. A package registers its engines in the entry points `pytest_llmbench.engines`.
 
     Its kind is `ranks`, when every rank is our own process and keeps a step log, or `command`, when the framework is a
-    command whose only evidence is its log.
+    command whose only evidence is its log. An engine that inherits from this class gets the defaults here.
     """
 
     name: str  # under which it is registered
     kind: Literal["ranks", "command"]
-    options: type[Strict]  # the model of a recipe's `options`
-    statistics: Mapping[str, Statistic]  # rules of this engine alone, by name
     proof: str  # that a run did all its work, in words
-    log_per_run: str | None  # of logs made elsewhere, the pattern of files that are a run of their own each
-    evaluate: Evaluate | None  # the source's own evaluator of a batch, one run on each group of nodes
-    shapes: frozenset[str]  # keys of a recipe beyond a plain decoder that it trains, such as `model.experts`
+    options: type[Strict] = NoOptions  # the model of a recipe's `options`
+    statistics: Mapping[str, Statistic] = {}  # rules of this engine alone, by name
+    log_per_run: str | None = None  # of logs made elsewhere, the pattern of files that are a run of their own each
+    evaluate: Evaluate | None = None  # the source's own evaluator of a batch, one run on each group of nodes
+    # Keys of a recipe beyond a plain decoder that it trains, such as `model.experts`.
+    shapes: frozenset[str] = frozenset()
 
     def missing(self, recipe: Recipe | None = None) -> str | None:
         """Return the packages that any recipe, or this one, lacks and how to install them; None if it can run."""
+        return None
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason that keeps this recipe from running on this topology."""
 
     def counts_flops(self, recipe: Recipe) -> bool:
         """True if a step trains the whole decoder on every token, so that `judging.flops` applies."""
+        return self.uncounted(recipe) is None
 
     def uncounted(self, recipe: Recipe) -> str | None:
         """Return the reason that keeps FLOPs from being counted; None if they are counted."""
+        return None
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
         """Return what a training keeps in the memory of its GPUs; None if that is unknown."""
+        return None
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Return values to compare a run's claims with, in addition to or instead of the recipe's fields."""
+        return {}
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         """Compare the settings that a log prints with those that the run was to have."""
+        return Rules(same={}).compare({}, series.settings)
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
         """Build what runs: a task for every rank for kind `ranks`, else a script."""
@@ -131,44 +138,17 @@ class Engine(Protocol):
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         """Yield contradictions of a finished log with itself or the recipe that are specific to this engine."""
+        yield from ()
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
         """Return what our own ranks must report of this training; None for a command."""
+        return None
 
     def progress(self, folder: Path) -> Progress | None:
         """Return the last step logged, at constant cost; None before the first."""
 
     def laggards(self, folder: Path) -> str:
         """Describe which ranks are behind the others and where each stands, as far as the logs allow."""
-
-
-class EngineDefaults:
-    """Base class of engines, with the answers that most of them share."""
-
-    options: type[Strict] = NoOptions
-    statistics: Mapping[str, Statistic] = {}
-    log_per_run: str | None = None
-    evaluate: Evaluate | None = None
-    shapes: frozenset[str] = frozenset()
-
-    def uncounted(self, recipe: Recipe) -> str | None:
-        """Return None: every recipe trains the whole decoder on every token."""
-        return None
-
-    def counts_flops(self, recipe: Recipe) -> bool:
-        return self.uncounted(recipe) is None
-
-    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
-        return None
-
-    def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        return {}
-
-    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        return Rules(same={}).compare({}, series.settings)
-
-    def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        yield from ()
 
 
 ENGINES: Extensions[Engine] = Extensions("engine", "engines", named(Engine))

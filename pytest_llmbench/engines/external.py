@@ -1,29 +1,47 @@
-"""Base class for engines that run an external program: a script starts it, and its log is the only evidence."""
+"""Base class for engines that run an external program: a script starts it, and its log is the only evidence.
 
+Also the checks that the log shows a training: plausible losses, and a rate that fits the recipe's work.
+"""
+
+import math
+import statistics as stats
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pytest_llmbench.core.recipe.environments import fill_in
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import SettingsCheck
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.engines.base import EngineDefaults, Place, Script
+from pytest_llmbench.engines.base import Engine, Place, Script
 from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
+from pytest_llmbench.judging.agreement import check_steady
+from pytest_llmbench.judging.flops import causal_flops_per_token, flops_per_token
 from pytest_llmbench.judging.memory import Footprint, State
 from pytest_llmbench.readers.log import READERS, LogReader, last_step, last_words, log_files, read_log
 from pytest_llmbench.readers.nccl import find_faults
 
+# Least number of lines, so that there is a last quarter.
+_FEWEST = 4
+# An untrained model's loss, as a share of ln(vocabulary): JSC's 13B begins at 1.23 of it, in the mean of ten steps that
+# already learn.
+_LEAST_AT_START, _MOST_AT_START = 0.4, 2.0
+# Last step whose loss counts as that of an untrained model.
+_START = 10
+# Least share of the first loss that remains after the hundreds of steps of a benchmark.
+_NOTHING_LEFT = 0.01
+# Smaller TFLOP/s, printed with one decimal, are too coarse to compare.
+_READABLE_TFLOPS = 5.0
+# A log counts half of the attention at least, and a second forward pass of all layers at most; and it rounds.
+_RECOMPUTED, _ROUNDED = 4 / 3, 0.05
 
-class External(EngineDefaults, ABC):
+
+class External(Engine, ABC):
     """See `base.Engine`. An engine adds its name, its options, its script and its reader."""
 
-    name: str
-    proof: str
     kind: Literal["ranks", "command"] = "command"
     reader: LogReader | str  # of its log, or the name of one that is announced
     # Patterns of the files to read under a run's folder, or under a folder of logs made elsewhere.
@@ -41,9 +59,6 @@ class External(EngineDefaults, ABC):
 
     def log_reader(self) -> LogReader:
         return READERS.load(self.reader) if isinstance(self.reader, str) else self.reader
-
-    def missing(self, recipe: Recipe | None = None) -> str | None:
-        return None  # the framework has an environment of its own
 
     def uncounted(self, recipe: Recipe) -> str | None:
         rules, own = self.arguments(recipe)
@@ -92,11 +107,9 @@ class External(EngineDefaults, ABC):
             return step.tokens
         return step.samples * recipe.sequence_length
 
-    def expected(self, recipe: Recipe, topology: Topology) -> Expected | None:
-        return None
-
     def progress(self, folder: Path) -> Progress | None:
-        return last_step(folder / layout.OUTPUT, self.log_reader().dialect())
+        steps = (last_step(path, self.log_reader().dialect()) for path in log_files(folder, self.logs))
+        return max((last for last in steps if last is not None), key=lambda last: last.step, default=None)
 
     def laggards(self, folder: Path) -> str:
         words = last_words(self.output(folder))
@@ -140,3 +153,68 @@ def flags(arguments: Mapping[str, Any]) -> list[str]:
         if value is not True:
             words += map(str, value) if isinstance(value, list | tuple) else [str(value)]
     return words
+
+
+def check_training(
+    engine: Engine, recipe: Recipe, topology: Topology, series: StepSeries, *, untrained: bool = True
+) -> Iterator[str]:
+    """Yield what contradicts that a log shows this training; `untrained` if it began with random weights."""
+    yield from series.contradictions
+    yield from check_steady(series.steps, topology)
+    yield from _check_loss_drop(series)
+    if untrained:
+        yield from _check_first_loss(recipe, series)
+    yield from _check_logged_rate(engine, recipe, topology, series)
+
+
+def _check_loss_drop(series: StepSeries) -> Iterator[str]:
+    """Yield a loss that fell further than so few steps of training can bring it."""
+    losses = [step.loss for step in series.steps if step.loss is not None]
+    last = losses[-max(1, len(losses) // 4) :]
+    if len(losses) >= _FEWEST and sum(last) < _NOTHING_LEFT * losses[0] * len(last):
+        end = sum(last) / len(last)
+        yield f"the loss fell from {losses[0]:.4g} to {end:.4g}: no training converges so fast"
+
+
+def check_missing_losses(series: StepSeries) -> Iterator[str]:
+    """Yield a line without a loss although it reports no skipped step, if other lines have losses."""
+    made = [step for step in series.steps if step.reported.get("number_of_skipped_iterations") == 0.0]
+    without = [step.step for step in made if step.loss is None]
+    if without and len(without) < len(series.steps):
+        yield f"the line of step {without[0]} has no loss, though none of its steps was skipped"
+
+
+def _check_first_loss(recipe: Recipe, series: StepSeries) -> Iterator[str]:
+    """Yield a first loss outside of the range of an untrained model."""
+    first = next((step for step in series.steps if step.loss is not None), None)
+    if first is None or first.loss is None or first.step > _START:
+        return
+    due = math.log(recipe.model.vocab_size)
+    if not _LEAST_AT_START * due <= first.loss <= _MOST_AT_START * due:
+        yield (
+            f"the loss is {first.loss:.4g} at step {first.step}, where a model that has learned nothing has about "
+            f"{due:.4g} (ln of {recipe.model.vocab_size} tokens): this is not the beginning of a training of this model"
+        )
+
+
+def _check_logged_rate(engine: Engine, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
+    """Yield a logged rate and step time whose product differs from the work of the recipe's step."""
+    flops = [work for step in series.steps if (work := _step_flops(step, topology)) is not None]
+    if not flops or not engine.counts_flops(recipe):
+        return
+    mean, model = stats.median(flops) / recipe.tokens_per_step, recipe.model
+    most = flops_per_token(model, recipe.sequence_length)
+    least = causal_flops_per_token(model, recipe.sequence_length)
+    if not (1 - _ROUNDED) * least <= mean <= (1 + _ROUNDED) * _RECOMPUTED * most:
+        yield (
+            f"its TFLOP/s per GPU and its time per step are those of {mean:.4g} FLOPs per token; of this model and "
+            f"sequence they are {least:.4g} to {_RECOMPUTED * most:.4g}, by how attention and recomputation are counted"
+        )
+
+
+def _step_flops(step: Step, topology: Topology) -> float | None:
+    names = ("tflops", "throughput_per_gpu", "model_tflops", "TFLOPS_per_GPU")
+    rate = next((step.reported[name] for name in names if name in step.reported), None)
+    if rate is None or rate < _READABLE_TFLOPS or step.seconds is None:
+        return None
+    return 1e12 * rate * step.seconds * topology.world_size

@@ -10,7 +10,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.engines.base import EngineDefaults, Place, RankTask
+from pytest_llmbench.engines.base import Engine, Place, RankTask
 from pytest_llmbench.judging.statistics import judged_steps, typical_steps
 from pytest_llmbench.readers.nccl import find_faults
 from pytest_llmbench.readers.steps.gpu_window import read_telemetry
@@ -19,10 +19,9 @@ from pytest_llmbench.readers.steps.step_log import read_steps
 from pytest_llmbench.readers.steps.times import read_times
 
 
-class InProcess(EngineDefaults):
+class InProcess(Engine):
     """See `base.Engine`. An engine adds its name, what it needs, its entry and its `problems`."""
 
-    name: str
     entry: str  # function of every rank, `package.module:function`
     packages: Mapping[str, str] = {}  # required packages: distribution by import name
     extra: str | None = None  # the extra of pytest-llmbench that brings them, for an engine of ours

@@ -97,7 +97,7 @@ def certificate_rows(session: RecordedSession) -> Iterator[CertificateRow]:
         for reference in run.recipe.references:
             if reference.clause is not None:
                 yield _row_of_run(session, run.key, reference)
-    for check, settings in session.system.validation.items() if session.system is not None else ():
+    for check, settings in session.system.system.validation.items() if session.system is not None else ():
         for reference in settings.references:
             if reference.clause is not None:
                 yield _row_of_check(session, check, reference)
@@ -105,7 +105,7 @@ def certificate_rows(session: RecordedSession) -> Iterator[CertificateRow]:
 
 def bounded_readings(record: HealthRecord, session: RecordedSession) -> Iterator[tuple[Reference, Reading]]:
     """Yield each reference of the session's system for a check with each reading that it bounds."""
-    system = session.system
+    system = session.system.system if session.system is not None else None
     if system is None or record.check not in system.validation:
         return
     device = system.gpu.model if record.gpus_per_node and system.gpu is not None else "cpu"

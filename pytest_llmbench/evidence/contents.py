@@ -26,6 +26,7 @@ CERTIFICATE = "certificate.html"
 MADE_AGAIN = {
     layout.PAGE: "`llmbench report` writes it again from the other files",
     layout.LIVE: "it is the live view of the session",
+    layout.SUMMARY: f"{layout.VERDICTS} has what it says",
     layout.WORKERS_PLAN: "it is the plan of a worker of pytest-xdist, and the session's plan is there",
 }
 _LONGEST_NAME = 1000

@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, get_check
 from pytest_llmbench.core.errors import ConfigError, InconclusiveError, LLMBenchError
-from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
@@ -22,12 +20,12 @@ from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Judgement, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.evidence.recorded import LARGEST, RecordedSession, address_of
+from pytest_llmbench.evidence.recorded import RecordedSession, address_of
 from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.recount import same
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
-from pytest_llmbench.reporting.ci import summary
+from pytest_llmbench.reporting.ci import case_properties
 from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
@@ -223,16 +221,16 @@ def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
         raise CheckNotKeptError(f"the check cannot be used here: {error}") from error
     if record.family not in _FAMILIES or not type(check).__module__.startswith(_OURS):
         raise CheckNotKeptError("it looks at more than the answers of its probes")
-    gpu, checks = kept.gpu, session.folder / layout.FOLDERS["check"]
+    system, gpu, checks = kept.system, kept.system.gpu, session.folder / layout.FOLDERS["check"]
     site = Site(
-        system=kept.name, nodes=kept.nodes or 1, gpus_per_node=record.gpus_per_node,
-        cpu_ranks_per_node=kept.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
+        system=system.name, nodes=kept.nodes or 1, gpus_per_node=record.gpus_per_node,
+        cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
         gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-        network=kept.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
+        network=system.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
         places=_kept_places(report.evidence.get("places")),
     )  # fmt: skip
     fleet = RecordedFleet(site, record.hosts, steps=checks / record.check / layout.STEPS, checks=checks)
-    return check.run(cast("Fleet", fleet), kept.validation.get(record.check, CheckSettings()))
+    return check.run(cast("Fleet", fleet), system.validation.get(record.check, CheckSettings()))
 
 
 def _kept_places(levels: Any) -> Places:
@@ -248,10 +246,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckNotKeptError(f"an answer of its probes is not there, or cannot be read: {path.name}") from error
     return content if isinstance(content, dict) else {}
-
-
-# The one line of a summary that no other file has: tests whose failure something else reported as passed.
-_OVERRULED = "- llmbench: a conftest.py"
 
 
 def differences_of_report(session: RecordedSession) -> Iterator[str]:
@@ -275,7 +269,7 @@ def differences_of_report(session: RecordedSession) -> Iterator[str]:
 
 
 def differences_of_derived(session: RecordedSession) -> Iterator[str]:
-    """Yield how verdicts, verdict and summary of a session differ from each other and from its report.
+    """Yield how verdicts and verdict of a session differ from each other and from its report.
 
     A session that was killed has none of them but the report. Raises ConfigError if one of them is unreadable.
     """
@@ -299,9 +293,8 @@ def _compare(name: str, kept: Mapping[str, object], other: str, due: Mapping[str
 def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
     name, rows = layout.VERDICTS, {str(row.get("test")): row for row in verdicts.tests}
     yield from _compare(name, {"session": verdicts.session}, "the records", {"session": session.id})
-    yield from _compare(
-        name, verdicts.facts, layout.JUNIT, {key: session.properties.get(key) for key in verdicts.facts}
-    )
+    facts = {**verdicts.facts, **verdicts.digest}
+    yield from _compare(name, facts, layout.JUNIT, {key: session.properties.get(key) for key in facts})
     clauses = {f"clause[{clause.name}]": str(clause.verdict) for clause in verdicts.clauses}
     due = {key: session.properties.get(key, verdict) for key, verdict in clauses.items()}
     yield from _compare(name, clauses, layout.JUNIT, due)
@@ -316,14 +309,15 @@ def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> It
             here, there = (name, layout.JUNIT) if test in rows else (layout.JUNIT, name)
             yield f"{there}: {harmless(test)} is not in it, and {here} has it"
         else:
-            yield from _compare(f"{name}: {harmless(test)}", rows[test], layout.JUNIT, {**cases[test], "test": test})
+            due = {**case_properties(rows[test]), "test": test}
+            yield from _compare(f"{name}: {harmless(test)}", due, layout.JUNIT, {**cases[test], "test": test})
     kept = {address_of(judgement.test) for record in session.records for judgement in record.judgements}
     for address in sorted(kept - tests.keys()):
         yield f"{name}: {address} is not in it, and a record has its verdict"
 
 
 def _compare_word(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:
-    """Decide on the session once more, and write its summary."""
+    """Decide on the session once more."""
     path, name = session.folder / layout.VERDICT, layout.VERDICT
     if not path.exists():
         yield f"{name}: it is missing, and {layout.VERDICTS} is there"
@@ -348,21 +342,3 @@ def _compare_word(session: RecordedSession, verdicts: SessionVerdicts) -> Iterat
     if (kept.verdict, kept.reason) not in words:
         possible = " or ".join(sorted(f"{word} ({reason})" if reason else word for word, reason in words))
         yield f"{name}: it says {kept.verdict} ({harmless(kept.reason)}), the verdicts come to {possible}"
-    text = "\n".join(summary(kept, verdicts.tests, verdicts.facts.get("records", ""), verdicts.notes))
-    yield from _compare_summary(session, text)
-
-
-def _compare_summary(session: RecordedSession, due: str) -> Iterator[str]:
-    path = session.folder / layout.SUMMARY
-    if not path.exists():
-        yield f"{path.name}: it is missing, and {layout.VERDICT} is there"
-        return
-    kept, rows = (
-        [line for line in text.split("\n") if line.strip() and not line.startswith(_OVERRULED)]
-        for text in (read_at_most(path, LARGEST).decode(errors="replace"), due)
-    )
-    for number, (one, other) in enumerate(zip_longest(kept, rows, fillvalue="nothing"), 1):
-        if one != other:
-            wanted = harmless(other)[:200]
-            yield f"{path.name}: line {number}: it says {harmless(one)[:200]}, the verdicts come to {wanted}"
-            return

@@ -12,6 +12,7 @@ from pytest_llmbench.core.files import read_at_most
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.plugin.output.junit_cases import rename_part
 from pytest_llmbench.reporting.verdict import SessionVerdict
 from pytest_llmbench.session.folder import KeptSystem, has_ended, read_plan, read_records
 
@@ -127,7 +128,7 @@ def read_session(folder: Path) -> RecordedSession:
         id=sessions[0] if sessions else folder.resolve().name,
         folder=folder,
         plan=plan,
-        system=KeptSystem.read(read_at_most(system, LARGEST), str(system)) if system.exists() else None,
+        system=KeptSystem.read(system) if system.exists() else None,
         runs=runs,
         checks=checks,
         cases=cases,
@@ -187,9 +188,5 @@ def _properties(element: ET.Element) -> dict[str, str]:
 
 def _planned_name(name: str, properties: Mapping[str, str]) -> str:
     """The planned name of a test: a report names the node instead of the number of its slot."""
-    check, slot, host = (properties.get(key, "") for key in ("check", "slot", "host"))
-    stem, bracket, inside = name.partition("[")
-    if not (check and slot and host and bracket):
-        return name
-    words = f"-{inside.removesuffix(']')}-".replace(f"-{check}-{host}-", f"-{check}-slot{slot}-", 1)
-    return f"{stem}[{words[1:-1]}]"
+    check, slot, host = (properties.get(key, "") for key in ("check", "slot", "hosts"))
+    return rename_part(name, f"{check}-{host}", f"{check}-slot{slot}") if check and slot and host else name

@@ -59,7 +59,7 @@ CREATE TABLE llmbench_metrics (
     run INTEGER REFERENCES llmbench_runs (id) ON DELETE CASCADE, name TEXT,
     series INTEGER NOT NULL REFERENCES llmbench_series (id), time DOUBLE PRECISION NOT NULL,
     value DOUBLE PRECISION NOT NULL, unit TEXT NOT NULL, low DOUBLE PRECISION, high DOUBLE PRECISION, better TEXT,
-    steps INTEGER, PRIMARY KEY (run, name)
+    steps INTEGER, scatter DOUBLE PRECISION, PRIMARY KEY (run, name)
 );
 CREATE INDEX llmbench_metrics_by_series ON llmbench_metrics (series, name, time, run);
 

@@ -204,9 +204,9 @@ def _past_runs(connection: Connection, condition: str, metric: str | None = None
     only = "" if metric is None else "AND m.name = :metric"
     rows = connection.rows(
         f"SELECT r.id, r.session, r.name AS run, r.time, r.problem, r.simulated, {_SERIES_COLUMNS}, "
-        "m.name, m.value, m.unit, m.low, m.high, m.better, m.steps FROM llmbench_runs r JOIN llmbench_series s "
-        f"ON s.id = r.series LEFT JOIN llmbench_metrics m ON m.run = r.id {only} WHERE {condition} "
-        "ORDER BY r.time, r.id, m.name",
+        "m.name, m.value, m.unit, m.low, m.high, m.better, m.steps, m.scatter FROM llmbench_runs r "
+        "JOIN llmbench_series s ON s.id = r.series "
+        f"LEFT JOIN llmbench_metrics m ON m.run = r.id {only} WHERE {condition} ORDER BY r.time, r.id, m.name",
         **parameters, **({} if metric is None else {"metric": metric}),
     )  # fmt: skip
     runs = []

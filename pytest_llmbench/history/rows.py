@@ -54,7 +54,8 @@ class Series:
 class MetricRow:
     """One measured number of a run, with its interval, both in `unit`; `better` is the direction of an improvement.
 
-    `steps` is the number of judged steps in the steady part of the run; None if that is unknown.
+    `steps` is the number of judged steps in the steady part of the run, `scatter` their standard deviation as a share
+    of the mean; None if unknown.
     """
 
     name: str
@@ -64,6 +65,7 @@ class MetricRow:
     high: float | None = None
     better: Better | None = None
     steps: int | None = None
+    scatter: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +161,6 @@ def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:
         MetricRow(
             name=name, value=metric.value, unit=metric.unit, low=metric.low, high=metric.high,
             better=(statistics[name].better if name in statistics else None) or by_sense[metric.sense],
-            steps=record.steady_steps,
+            steps=record.steady_steps, scatter=None if record.steady is None else record.steady.scatter,
         ) for name, metric in record.metrics.items()
     )  # fmt: skip

@@ -69,7 +69,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test case of every recipe, or of every reference of every recipe."""
-    if ours.asks_for_ours(metafunc):
+    if any(ours.is_ours(metafunc, name) for name in ours.FIXTURES):
         try:
             begin.begin(metafunc.config)
             from pytest_llmbench.plugin.collection.parametrize import make_cases  # noqa: PLC0415  # heavy

@@ -23,7 +23,7 @@ def begin_or_wait(config: pytest.Config) -> None:
     """Begin now if the user gave any option of ours; else with the first test of ours."""
     early = config.stash[_EARLY] = None if is_worker(config) else Early(config)
     hooks = (getattr(config.hook, name).get_hookimpls() for name in _HOOKS)
-    if options.asks_for_a_session(config) or any(hooks):
+    if options.is_given(config) or config.getini("llmbench_require") or any(hooks):
         with options.usage_errors():
             begin(config, lends=True)
         return

@@ -33,6 +33,7 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import ENGINES
 from pytest_llmbench.plugin.collection.checks import refuse_unknown
+from pytest_llmbench.plugin.history import check_history
 from pytest_llmbench.plugin.options import Options
 from pytest_llmbench.plugin.ours import is_worker
 from pytest_llmbench.plugin.settings import settings_of, with_installed
@@ -101,7 +102,9 @@ class Bench:
     @cached_property
     def settings(self) -> Settings:
         """The settings that the user's options amount to."""
-        return settings_of(self.options, is_worker=is_worker(self._config))
+        if not is_worker(self._config):
+            check_history(self.options)
+        return settings_of(self.options)
 
     @cached_property
     def recipes(self) -> dict[str, Recipe]:
@@ -255,7 +258,7 @@ class Bench:
                 )
                 for run in runs
             )
-        gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
+        gate = bool(checks) and (self.settings.gate in {"on", "links"} or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
     def _run(self, series: str, number: int) -> RunSpec:

@@ -406,11 +406,6 @@ def is_given(config: pytest.Config) -> bool:
     return any(config.getoption(_PREFIX + option.key, None) for option in OPTIONS)
 
 
-def asks_for_a_session(config: pytest.Config) -> bool:
-    """True if a session of ours begins without a test of ours: for an option, or for required verdicts of others."""
-    return is_given(config) or bool(config.getini(f"{_PREFIX}require"))
-
-
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
     """Turn mistakes of the user into usage errors: their message without a traceback."""

@@ -80,8 +80,3 @@ def is_ours(metafunc: pytest.Metafunc, name: str) -> bool:
         if name not in definition.argnames:
             return False
     return False
-
-
-def asks_for_ours(metafunc: pytest.Metafunc) -> bool:
-    """True if a test uses any fixture of ours."""
-    return any(is_ours(metafunc, name) for name in FIXTURES)

@@ -13,10 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.plugin.options import OPTIONS
-
-_CONFIG_FILES = (
-    "pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py",
-)  # fmt: skip
+from pytest_llmbench.plugin.pytest_private import find_setup
 
 
 def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
@@ -30,12 +27,11 @@ def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Se
     if joined == [*args]:
         return
     words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(os.fspath, config.invocation_params.args)]
-    read_as, meant = (parser.parse_known_args(line) for line in (words, [*_join_values(words, parser)]))
-    started = config.invocation_params.dir
-    if not (read_as.inifilename or read_as.rootdir):
-        taken, own = (_ancestor(line.file_or_dir, started) for line in (read_as, meant))
-        same = _config_folder(taken) == _config_folder(own)
-        if not same or (_config_folder(own) is None and not own.is_relative_to(taken)):
+    meant = parser.parse_known_args([*_join_values(words, parser)])
+    known = config.known_args_namespace
+    if not (known.inifilename or known.rootdir):
+        rootdir, inipath = find_setup(meant.file_or_dir, config.invocation_params.dir)
+        if inipath != config.inipath or not rootdir.is_relative_to(config.rootpath):
             word = next(word for word in _join_values(words, parser) if word not in words)
             raise pytest.UsageError(
                 f"{word.replace('=', ' ', 1)}: pytest takes the path for tests, and looks for its ini file there: "
@@ -44,19 +40,6 @@ def refuse_foreign_config(config: pytest.Config, parser: pytest.Parser, args: Se
     known = parser.parse_known_args(joined, namespace=copy.copy(config.option))
     known.confcutdir = config.known_args_namespace.confcutdir
     config.known_args_namespace = known
-
-
-def _ancestor(paths: Iterable[str], started: Path) -> Path:
-    """The folder from which pytest looks upward for its ini file: the common one of all paths that are there."""
-    places = [Path(os.path.abspath(started / path.partition("::")[0])) for path in paths]  # noqa: PTH100  # keeps links
-    folders = [str(place if place.is_dir() else place.parent) for place in places if place.exists()]
-    return Path(os.path.commonpath(folders)) if folders else started
-
-
-def _config_folder(folder: Path) -> Path | None:
-    """The nearest folder, from this one upward, in which a file may configure pytest."""
-    places = (folder, *folder.parents)
-    return next((place for place in places if any((place / name).is_file() for name in _CONFIG_FILES)), None)
 
 
 def _join_values(words: Iterable[str], parser: pytest.Parser) -> Iterator[str]:

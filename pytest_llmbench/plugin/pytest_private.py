@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.config.findpaths import determine_setup
 from _pytest.junitxml import LogXML, _NodeReporter, bin_xml_escape, xml_key
 from _pytest.runner import runtestprotocol
 
 __all__ = [
-    "LogXML", "NodeReporter", "OwnReport", "add_to_summary", "bin_xml_escape", "fixture_definitions", "get_file",
-    "has_ini_key", "make_writer", "runtestprotocol", "set_file", "watch_cases", "why_xdist_ended", "width_of",
-    "xml_key",
+    "LogXML", "NodeReporter", "OwnReport", "add_to_summary", "bin_xml_escape", "find_setup", "fixture_definitions",
+    "get_file", "has_ini_key", "make_writer", "runtestprotocol", "set_file", "watch_cases", "why_xdist_ended",
+    "width_of", "xml_key",
 ]  # fmt: skip
 
 NodeReporter = _NodeReporter
@@ -54,6 +55,14 @@ def watch_cases(writer: LogXML, take: Callable[[str, NodeReporter], None]) -> No
         take(report.nodeid, case)
 
     writer.finalize = close  # type: ignore[method-assign]
+
+
+def find_setup(paths: Sequence[str], started: Path) -> tuple[Path, Path | None]:
+    """The root folder and the ini file that pytest finds by the paths of tests alone, when started in a folder."""
+    rootdir, inipath, *_ = determine_setup(
+        inifile=None, override_ini=None, args=paths, rootdir_cmd_arg=None, invocation_dir=started
+    )
+    return rootdir, inipath
 
 
 def why_xdist_ended(config: pytest.Config) -> str:

@@ -11,7 +11,7 @@ from pytest_llmbench.plugin.options import options_of, usage_errors
 from pytest_llmbench.plugin.ours import is_distributed
 from pytest_llmbench.plugin.output import reports
 from pytest_llmbench.plugin.output.progress import LiveLine
-from pytest_llmbench.plugin.output.results import Results, SafeReports
+from pytest_llmbench.plugin.output.results import Results
 from pytest_llmbench.plugin.supervisor import Supervisor
 from pytest_llmbench.plugin.verdict.calls import TestCalls
 from pytest_llmbench.plugin.verdict.requirements import Requirements
@@ -63,7 +63,7 @@ def _register_owner(
     early.junit.begin(bench.session.folder)
     results = Results(config, bench, progress, early.junit, reports, requirements)
     supervisor = Supervisor(config, bench, progress, interruption, results)
-    manager.register(SafeReports(results, progress), "llmbench-reports")
+    manager.register(results, "llmbench-reports")
     manager.register(supervisor, "llmbench-supervisor")
     if is_distributed(config):
         controller = xdist.Controller(config, bench, supervisor, progress, interruption)

@@ -8,16 +8,17 @@ from pytest_llmbench.cluster.quarantine import read_quarantine
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import SYSTEMS, load_system
 from pytest_llmbench.core.extensions import Extensions
-from pytest_llmbench.core.record.records import AllocationMode
-from pytest_llmbench.plugin.history import check_history
 from pytest_llmbench.plugin.options import Options
 
 
-def settings_of(options: Options, *, is_worker: bool) -> Settings:
-    """Resolve the options; the history is checked outside of workers of xdist, by their controller.
+def settings_of(options: Options) -> Settings:
+    """Resolve the options. Nodes in quarantine are excluded in addition to those that the user excludes.
 
     Raises ConfigError if two options contradict each other, or one names something that is missing.
     """
+    slurm = ({"partition": options.partition} if options.partition is not None else {}) | {**options.slurm}
+    if barred := read_quarantine(options.quarantine):
+        slurm["exclude"] = ",".join(filter(None, (slurm.get("exclude"), *barred)))
     replay = options.replay
     logs = replay.folder if replay is not None else None
     system_name, cluster = cluster_settings.resolve_cluster(options.cluster, options.system, logs)
@@ -26,12 +27,11 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
     nodes = options.nodes
     if nodes is None and cluster == "slurm":
         nodes = cluster_settings.existing_nodes()
-    if not is_worker:
-        check_history(options)
+    held = cluster != "slurm" or nodes is not None or cluster_settings.existing_allocation() is not None
     settings = Settings(
         system=system,
         cluster=cluster,
-        allocation=options.allocation or _default_allocation(cluster, nodes),
+        allocation=options.allocation or ("session" if held else "run"),
         run_dir=options.run_dir,
         nodes=nodes,
         nodes_per_run=options.nodes_per_run,
@@ -47,9 +47,8 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
         as_recorded=replay is not None and replay.as_recorded,
         rerun=options.inconclusive == "rerun",
         scale=options.scale,
-        slurm=_slurm_options(options),
-        gate="on" if options.gate == "links" else options.gate,
-        nccl=options.gate == "links",
+        slurm=slurm,
+        gate=options.gate,
         quarantine=options.quarantine,
         early_verdict=options.early_verdict,
         heartbeat_timeout=options.heartbeat_timeout,
@@ -62,18 +61,3 @@ def settings_of(options: Options, *, is_worker: bool) -> Settings:
 def with_installed(own: Iterable[Path], installed: Extensions[Path]) -> list[Path]:
     """Folders of YAML files: those that packages bring, then the user's own."""
     return list(dict.fromkeys([*installed.usable().values(), *own]))
-
-
-def _slurm_options(options: Options) -> dict[str, str]:
-    """Options of sbatch; nodes in quarantine are excluded in addition to those that the user excludes."""
-    given = {"partition": options.partition} if options.partition is not None else {}
-    given |= options.slurm
-    barred = read_quarantine(options.quarantine) if options.quarantine is not None else {}
-    if barred:
-        given["exclude"] = ",".join([*([given["exclude"]] if "exclude" in given else []), *barred])
-    return given
-
-
-def _default_allocation(cluster: str, nodes: int | None) -> AllocationMode:
-    held = cluster != "slurm" or nodes is not None or cluster_settings.existing_allocation() is not None
-    return "session" if held else "run"

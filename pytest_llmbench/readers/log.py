@@ -22,7 +22,7 @@ from pytest_llmbench.core.wire.labels import NEEDLE, Label, labels_in
 from pytest_llmbench.readers import items
 from pytest_llmbench.readers.lines import Line, last_lines, read_lines
 from pytest_llmbench.readers.numbers import unix_time
-from pytest_llmbench.readers.patterns import FAILURES, cut_off, remoteness
+from pytest_llmbench.readers.patterns import FAILURES, cut_off, may_be_survived, remoteness
 from pytest_llmbench.readers.shared_prefix import SharedPrefix, find_shared_prefix
 
 _Thing = TypeVar("_Thing")
@@ -131,6 +131,7 @@ class _Collected:
     _cut_off: tuple[tuple[int, int], str] | None = None
     _failure: tuple[tuple[int, int, int], str] | None = None
     _file: int = 0
+    _last_step: dict[int, int] = field(default_factory=dict)  # place of the last line of a step, by file
     _restarted: str | None = None
     _log_interval: int | None = None
     _begin: str | None = None
@@ -205,7 +206,8 @@ class _Collected:
             case items.Failed(words=words):
                 # The first among those nearest to the cause; by place, as a second pass reads out of order.
                 failure = ((remoteness(words), self._file, line.place), words.strip())
-                self._failure = min(self._failure or failure, failure, key=lambda one: one[0])
+                if not self._is_survived(failure[0]):
+                    self._failure = min(self._failure or failure, failure, key=lambda one: one[0])
             case items.Completed(words=words):
                 self.completed = self.completed or words.strip()
             case items.Pause():
@@ -214,6 +216,10 @@ class _Collected:
                 self._bad_ends[words] = None
             case items.Contradiction(words=words):
                 self._contradiction = self._contradiction or f"{line.file}:{line.number}: {words}"
+
+    def _is_survived(self, at: tuple[int, int, int]) -> bool:
+        """Whether words that a run may survive stand before a step in the same file."""
+        return may_be_survived(at[0]) and at[2] < self._last_step.get(at[1], 0)
 
     def take_cut_off(self, line: Line) -> None:
         """Keep Slurm's first message about the end of the run at its time limit."""
@@ -292,6 +298,9 @@ class _Collected:
         )
 
     def _take_step(self, step: items.StepLine, line: Line) -> None:
+        self._last_step[self._file] = line.place
+        if self._failure and self._is_survived(self._failure[0]):
+            self._failure = None
         steps = self._steps.setdefault(line.source, {})
         last = next(reversed(steps), 0)
         before = self._files.setdefault(line.source, line.file)

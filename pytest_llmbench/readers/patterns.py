@@ -6,76 +6,119 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 # Lightning pads numbers without decimals: `nan.0`.
 _NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
 
+# Characters of a line that are looked at.
+_LONGEST = 1000
+# How far from the cause are: an error that is logged, a launcher's report of a program, and words of failure without
+# a level. A run may survive the first and the last.
+_LOGGED, _REPORTS, _WORDS = 1, 3, 4
+# The first word about how grave a message is, behind times, hosts and ranks. It decides, whatever else the line has.
+_LEVEL = re.compile(
+    r"(?P<mild>\b(?:WARN(?:ING)?|INFO(?!: (?:task|rcu))|DEBUG|NOTICE|TRACE)\b(?![=_-])|[Ww]arning:"
+    r"|\b[Ll]evel=\W?(?:warn|info|debug)|(?:^|[\[\s])[WID](?:\d{4} [\d:]|[\d :.]{0,30}\w+\.(?:cpp|cc|py):\d)"
+    r"|\[NeMo [WID] |\s[EWI] (?:tensorflow|external)/)"
+    r"|(?P<grave>\b(?:ERROR|FATAL|CRITICAL|PANIC|SEVERE|BUG)\b(?![=_-]| (?:rate|count))"
+    r"|\b[Ll]evel=\W?(?:err|fatal|crit|panic)|(?:^|[\[\s])[EF](?:\d{4} [\d:]|[\d :.]{0,30}\w+\.(?:cpp|cc|py):\d)"
+    r"|\[NeMo [EF] |\sF (?:tensorflow|external)/)",
+    re.ASCII,
+)
 # The reason is in the last line of a traceback.
 _FAILURE = re.compile(
-    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::\s|\s*$)"
-    r"|(?:Error|Exception): "
-    r"|(?:[\w./-]+: )?(?:fatal )?(?:error|ERROR): "  # argparse, Slurm, compilers, loaders of data
-    r"|ERROR:\w[\w.]*:"  # Python's logging
-    r"|Fatal Python error: "
-    r"|\[E[\d :.]*ProcessGroup\w+\.cpp:\d+\]"  # torch's watchdog over collective operations
-    r"|E\d{4} [\d:.]+ +\d+ torch/distributed/elastic/"
-    r"|(?:CUDA|HIP) out of memory"
+    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|ExceptionGroup)(?:\(\w+\))?(?::\s|\s*$)"
+    r"|(?:[a-z_]\w*\.)*(?:exc|errors?|\w*exceptions?)\.[A-Z]\w*(?:\(\w+\))?(?::\s|\s*$)"
+    r"|(?:[a-z_]\w*\.)+[A-Z]?\w{0,30}(?:Bad|Broken|Expired|Fail|Timeout|Abort|Invalid|Unsupported|Killed|Missing|NotFound)"
+    r"\w{0,30}: |SystemExit: |\s+what\(\): +\S"
+    r"|(?:[\w./-]+: )?(?:fatal )?error: "  # argparse, Slurm, compilers, loaders of data
+    r"|Exception: |Exception in thread |Fatal Python error: |(?:CUDA|HIP) out of memory"
     r"|terminate called (?:after throwing|without an active)"
     r"|(?:[\w./-]+: )?(?:Memory access fault by GPU|(?:CUDA|HIP|NCCL|RCCL) error\b|HSA_STATUS_ERROR)"
-    r"|FATAL: |(?:[\w./-]+: )?error while loading shared libraries|MPI_ABORT was invoked|Out of memory: Killed process"
+    r"|(?:[\w./-]+: )?error while loading shared libraries|MPI_ABORT was invoked"
     # glibc, as it aborts
     r"|(?:[\w./-]+: )?(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w|double free or corruption"
-    r"|corrupted (?:size|double-linked)|\*\*\* (?:stack smashing|buffer overflow) detected"
+    r"|corrupted (?:size|double-linked)|\*\*\* (?:stack smashing|buffer overflow|glibc) detected"
     r"|.{1,300}[]:] Assertion .{1,300} failed)"  # of C, and of a kernel on a GPU
-    r"|\[[\w.-]+:\d+\] \*\*\* An error occurred in MPI_|mpirun noticed that process |docker: Error response "
-    r"|\*\*\* glibc detected \*\*\*|Assertion failed: |Exception raised from |DataLoader worker \(pid"
-    r"|(?:Failed: )?Cuda error |(?:\[\d{4}-\d\d-\d\d [\d:,]+\] )?\[ERROR\] |Error in sitecustomize"
-    r"|CUDA driver version is insufficient|ORTE was unable to |Primary job +terminated normally, but "
-    r"|container_linux\.go:\d+: |error loading checkpoint\s*$"
+    r"|\[[\w.-]+:\d+\] \*\*\* An error occurred in MPI_|mpirun noticed that process |(?:docker: )?Error response "
+    r"|Assertion failed: |Exception raised from |DataLoader worker \(pid|(?:Failed: )?Cuda error "
     r"|(?:[\w./-]+: )?(?:line \d+: +)?(?:\d+ )?"  # a shell, of the signal that ended a program
-    r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Killed|Aborted|Terminated)"
+    r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|[Kk]illed|Aborted|Terminated)"
     r"(?: +\(core dumped\)|\s*$|\s{2})",
     re.ASCII,
 )
-# A signal or the kernel's killer of processes, anywhere in a line.
+# A signal, the kernel's killer of processes, or a library's code, anywhere in a line.
 _KILLED = re.compile(
     r"\bSIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL)\b|Segmentation fault|Caught signal \d|\*\*\* Process received signal"
-    r"|oom[-_]kill",
+    r"|oom[-_]kill|\(core dumped\)|: Killed process \d|\bsegfault at |NVRM: Xid \("
+    r"|\b(?:CUDA|CU[A-Z]{2,6}|HIP[A-Z]*|NVML)_(?:ERROR|STATUS)_(?!SUCCESS|NO_DEVICE)[A-Z]",
     re.ASCII,
 )
-# What a shell, a file system or NCCL reports, and a run may survive.
+# A program's report that another one ended, with the number of a signal or status other than 0.
+_ENDED = re.compile(
+    r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code|value)\b"
+    r"[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
+    r"|\breturned [1-9]\d{0,2} exit status|\bnon-?zero (?:exit|status|return)|\*\*\* .{1,200} Error [1-9]\d{0,2}\s*$"
+    r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]",
+    re.ASCII | re.IGNORECASE,
+)
+# Words of failure that a run may survive.
 _MAY_BE_HARMLESS = re.compile(
-    r"(?:(?:\S+: ){1,4}.{0,200}(?:command not found|Permission denied|No such file or directory)"
-    r"|(?:(?:\S+: ){1,4}.{0,200})?(?:No space left on device|Disk quota exceeded|Stale file handle|Input/output error"
-    r"|Transport endpoint is not connected))\s*$"
-    r"|.{0,99}\bNCCL WARN ",
-    re.ASCII,
+    r"\b(?:fail(?:ed|ure|s)?|cannot|can(?:'|no)t|could(?:n't| not)|unable to|timed out|abort(?:ed|ing)?|panic(?:ked)?"
+    r"|crashed|died|hung|stalled|killed|terminated|evicted|revoked|rejected|refused|denied|forbidden|cancell?ed"
+    r"|interrupted|disconnected|expired|exceed(?:ed|s)|exhausted|shut down|giving up|gave up|(?:stuck|blocked) for"
+    r"|lost (?:co\w+|peer|node|worker)|was lost|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource"
+    r"|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?"
+    r"|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?"
+    r"|unexpected(?:ly)?(?! key)|violation|desync|backtrace|fatal|BAD TERMINATION|exception by|general protection"
+    r"|out of (?:memory|resource|range|space|bounds|disk)|not enough|insufficient|too many open files|quota|in use"
+    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist|broken pipe"
+    r"|read-only file system|resource busy|service not known|(?:page|access) fault|(?:read|write|put|i/o) error"
+    r"|received (?:signal|SIG[A-Z]+)|SIG[A-Z]+ received|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exiting|stopp\w+|halt\w+)"
+    r"|\w+(?:error|exception)(?=\s*$)|with error \d+|errors?(?=[!,.\]]| #|:(?! ?\d)|\s*$"
+    r"| (?:executing|code|in|while|when|from|on|during|read|load|writ)))\b|\bNCCL WARN ",
+    re.ASCII | re.IGNORECASE,
+)
+# What such words are about was survived, or is none.
+_HEDGED = re.compile(
+    r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*|instead"
+    r"|disabl\w+|deprecat\w+|optional\w*|may|might|if|will (?:be|use|not|result)|start\w* from|dlerror|installed"
+    r"|normally|successfully|allowed|git repository|File exists|ioctl for device)\b"
+    r"|\b(?:0|no|without) (?:\w+ )?(?:fail|err)|(?:fail|err)\w*(?: \w+)? ?[:=] ?0\b|\bOK\s*$| \.{3,} |^[ +]*\w+=",
+    re.ASCII | re.IGNORECASE,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
 # errors of ranks that lost a peer, and reports that a started program failed or was ended.
 _TELLS_LESS = (
-    re.compile(r"E\d{4} ", re.ASCII),
+    re.compile(r"E\d{4} |terminate called ", re.ASCII),
     re.compile(r".*(?:[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|ncclRemoteError)", re.ASCII),
     re.compile(
         r"srun: error: |mpirun |(?:\w+\.)*(?:ChildFailedError|SignalException|CalledProcessError)\b"
-        r"|ERROR:torch\.distributed|(?:\[[\d :,-]+\] )?\[ERROR\] \[launch\.py|Primary job |ORTE ",
+        r"|ERROR:torch\.distributed|(?:\[[\d :,-]+\] )?\[ERROR\] \[launch\.py",
         re.ASCII,
     ),
 )
 # It may stand behind a progress bar, which has no line end, or behind a time.
 _CUT_OFF = re.compile(
-    r"(?:(?<![\w.'\"(-])[\w.-]+: |^)error: \*\*\* (?:JOB|STEP) [\w.+]+ (?:ON \S+ )?CANCELLED AT \S+ "
-    r"DUE TO TIME LIMIT \*\*\*",
+    r"(?:(?<![\w.'\"(-])[\w.-]+(?:\[\d+\])?: |(?<=\] )|^)error: +\*\*\* (?:JOB|STEP) [\w.+]+ (?:ON \S+ )?CANCELLED "
+    r"AT \S+ DUE TO TIME LIMIT \*\*\*",
     re.ASCII,
 )
 
 
 # Every line about a failure or a time limit contains one of these.
 FAILURES = (
-    b"rror", b"Exception", b"Interrupt", b"ProcessGroup", b"torch/distributed/elastic/", b"CUDA out of memory",
-    b"Segmentation fault", b"ERROR", b"terminate called", b"Memory access fault", b"Illegal instruction",
-    b"Floating point exc", b"Killed", b"Aborted", b"Terminated", b"SIG", b"signal", b"oom", b"FATAL", b"HSA_STATUS",
-    b"MPI_", b"mpirun", b"command not found", b"Permission denied", b"No such file", b"No space left", b"quota",
-    b"Stale file", b"NCCL WARN", b"HIP out of memory", b"(): ", b"corrupt", b"Assertion", b"smashing",
-    b"overflow detected", b"glibc detected", b"DataLoader worker", b"driver version", b"ORTE ", b"Primary job",
-    b"endpoint", b"container_linux",
+    b"rror", b"ERROR", b"xception", b"nterrupt", b"xit", b"EXIT", b"ail", b"FAIL", b"bort", b"ABORT", b"illed", b"KILL",
+    b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC", b"panic", b"CRIT",
+    b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected", b"efused", b"enied",
+    b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down", b"giving up", b"gave up",
+    b"stuck", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined", b"nresolved",
+    b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed",
+    b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation",
+    b"esync", b"acktrace", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota", b"in use",
+    b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding", b"ot connected", b"ot permitted",
+    b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't", b"ould not", b"ouldn't",
+    b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E", b"[F", b"NeMo ", b"E1", b"F1",
+    b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN", b"Stale file", b"what(): ", b"(): ",
+    b"smashing", b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert",
 )  # fmt: skip
+_ANY = re.compile("|".join(re.escape(needle.decode()) for needle in FAILURES))
 
 
 def number(text: str) -> float | None:
@@ -88,14 +131,32 @@ def number(text: str) -> float | None:
 
 def failure(text: str) -> str | None:
     """Return the line if a program or Slurm reports a failure with it; None for any other line."""
-    return text.strip() if any(p.match(text) for p in (_FAILURE, _MAY_BE_HARMLESS)) or _KILLED.search(text) else None
+    return None if _grade(text) is None else text.strip()
 
 
 def remoteness(words: str) -> int:
     """Rank the words of a failure by their distance from the cause: 0 for those of the failed program."""
-    harmless = _MAY_BE_HARMLESS.match(words) and not _FAILURE.match(words)
-    last = len(_TELLS_LESS) + 1 if harmless else 0
-    return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), last)
+    grade = _grade(words) or 0
+    return next((number for number, pattern in enumerate(_TELLS_LESS, start=1) if pattern.match(words)), grade)
+
+
+def may_be_survived(remote: int) -> bool:
+    """Whether a run may go on after words of this remoteness."""
+    return remote in {_LOGGED, _WORDS}
+
+
+def _grade(text: str) -> int | None:
+    """Return the remoteness of the words of a failure without regard to who reports it; None for other text."""
+    text = text[:_LONGEST]
+    if not _ANY.search(text):
+        return None
+    if _KILLED.search(text) or _FAILURE.match(text):
+        return 0
+    if (level := _LEVEL.search(text)) and "NCCL WARN" not in text:
+        return _LOGGED if level["grave"] else None
+    if _ENDED.search(text):
+        return _REPORTS
+    return _WORDS if _MAY_BE_HARMLESS.search(text) and not _HEDGED.search(text) else None
 
 
 def cut_off(text: str) -> str | None:

@@ -7,6 +7,7 @@ import html
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,21 @@ _TO_DO = {
     "INCOMPLETE": "Select the tests that the clause names, and let them be judged.",
 }
 
+# Properties of a test case in XML, the most wanted first.
+PROPERTIES = (
+    "verdict", "test", "simulated", "check", "slot", "clause", "run", "recipe", "runs", "hosts", "statistic", "value",
+    "unit", "threshold", "baseline", "change", "measured", "bound", "record", "run_seconds", "severity", "action",
+    "reason", "energy", "unconfirmed", "early_verdict",
+)  # fmt: skip
+_MOST_PROPERTIES = 12
+
 CaseRow = Mapping[str, Any]
+
+
+def case_properties(row: CaseRow) -> dict[str, str]:
+    """The properties of a test that its case in XML has, at most twelve; `verdicts.json` has all of them."""
+    known = ((name, row.get(name)) for name in PROPERTIES)
+    return dict(islice(((name, str(value)) for name, value in known if value not in {None, ""}), _MOST_PROPERTIES))
 
 
 def evidence_lines(row: CaseRow, records: str) -> Iterator[str]:

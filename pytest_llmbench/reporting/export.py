@@ -90,6 +90,7 @@ def samples_of(session: FinishedSession) -> list[Sample]:
         for name, metric in run.metrics.items():
             about = f"Statistic {name} of a run."
             samples += _in_base_unit(f"llmbench_run_{name}", about, metric.value, metric.unit, labels)
+        samples += _bounds(run, labels)
         if reason := _why_no_energy(run):
             about = "1 for a run on GPUs whose energy is unknown, with the reason."
             samples.append(Sample("llmbench_run_energy_unknown", "", about, 1, {**labels, "reason": reason}))
@@ -108,6 +109,15 @@ def samples_of(session: FinishedSession) -> list[Sample]:
         labels = {name: harmless(text) for name, text in sample.labels.items()}
         unique[sample.name, sample.unit, *labels.values()] = sample._replace(labels=labels)
     return [*unique.values()]
+
+
+def _bounds(run: RunRecord, labels: Mapping[str, str]) -> Iterator[Sample]:
+    for judgement in run.judgements:
+        for side, bound in (("at_least", judgement.at_least), ("at_most", judgement.at_most)):
+            if bound is not None and judgement.unit is not None and judgement.verdict != Verdict.SKIP:
+                name, about = f"llmbench_bound_{judgement.statistic}", f"Bound of a test on {judgement.statistic}."
+                own = {**labels, "test": judgement.test, "side": side}
+                yield from _in_base_unit(name, about, bound, judgement.unit, own)
 
 
 def fitness(checks: Mapping[str, HealthRecord]) -> dict[str, bool]:

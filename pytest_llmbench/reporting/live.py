@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 # A shorter session prints its verdicts alone.
 FIRST_S = 10.0
 SIGN_S = 60.0
-# Runs under way are named, up to this number.
+# Runs under way are named, up to this number, and runs alike have a row each.
 _FEW = 4
+# More of these than a few become one row.
+_FOLDED = {"waiting", "ended", "PASS", "SKIP"}
 # States in the order of the counters; verdicts follow.
 _STATES = ("running", "starting", "checking", "pending", "waiting", "ended")
 _DAY_S = 86400
@@ -47,6 +49,7 @@ class _LiveColumn(NamedTuple):
 
 _COLUMNS = (
     _LiveColumn("run", most=48, shortest=8),
+    _LiveColumn("nodes", least=60, most=24, shortest=6),
     _LiveColumn("state"),
     _LiveColumn("step", right=True),
     _LiveColumn("words/s", least=50, right=True),
@@ -66,10 +69,11 @@ def _cells(task: LiveTask, snapshot: LiveSnapshot) -> dict[str, str]:
         left = f"starts {clock_time(max(task.starts, snapshot.at))}"
     return {
         "run": plain(task.name),
+        "nodes": plain(task.hosts),
         "state": word_of(task),
         "step": f"{task.step}/{task.steps}" if task.step else "",
         "words/s": f"{task.words_per_s:,.0f}" if task.words_per_s is not None else "",
-        "bound": task.bound if task.state == "running" else "",
+        "bound": task.bound,
         "ETA": left,
         "hours": for_people(hours, 2) if hours else "",
         "why": plain(task.detail),
@@ -96,11 +100,31 @@ def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Se
     head = [Text(counts(snapshot), style="bold", no_wrap=True, overflow="ellipsis")]
     head += [Text(plain(note), style="bold red") for note in notes]
     # One line a note is assumed; the end of the table is cut off if a note is longer.
-    rows = heapq.nsmallest(max(0, height - len(head) - 1), snapshot.tasks, key=urgency)
+    tasks, room = [*_folded(snapshot.tasks)], max(0, height - len(head) - 1)
+    rows = heapq.nsmallest(room if len(tasks) <= room else room - 1, tasks, key=urgency)
     parts = [*head, _table(snapshot, rows, console.width)] if rows else head
+    if rows and len(rows) < len(tasks):
+        parts.append(Text(f"and {len(tasks) - len(rows)} more", style="dim"))
     with console.capture() as drawn:
         console.print(Group(*parts))
     return drawn.get().splitlines()[:height]
+
+
+def _folded(tasks: Sequence[LiveTask]) -> Iterator[LiveTask]:
+    """The tasks; many that wait for the same, or that ended without a fault, become one."""
+    alike: dict[tuple[str, ...], list[LiveTask]] = {}
+    for task in tasks:
+        word = word_of(task)
+        reason = task.detail if word == "waiting" else ""
+        shared = (task.about, word, reason) if word in _FOLDED and task.starts is None else (task.about, task.name)
+        alike.setdefault(shared, []).append(task)
+    for same in alike.values():
+        first = same[0]
+        fold = LiveTask(
+            name=counted(len(same), first.about), about=first.about, state=first.state, verdict=first.verdict,
+            detail=first.detail if first.state == "waiting" else "",
+        )  # fmt: skip
+        yield from [fold] if len(same) > _FEW else same
 
 
 def _table(snapshot: LiveSnapshot, rows: Sequence[LiveTask], width: int) -> Table:

@@ -2,8 +2,10 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
 
+from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import bounds_for_people, for_people, listed
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "energy", "threshold", "verdict", "reference")
@@ -16,7 +18,9 @@ _OF_RUN = {"findings": "finding", "unconfirmed": "unconfirmed", "settings": "set
 _ALIKE = ("verdict", "reason", "cause", "run_record")
 
 
-def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[str, str]]:
+def render(
+    rows: Sequence[Mapping[str, object]], width: int, explained: Container[object] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield (verdict, line): a header, a line per test, and under it the reason if there is one.
 
     Findings about a run are under its first test, in the colour of a hint. The numbers of several runs that were judged
@@ -25,6 +29,7 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
     Args:
         rows: the properties of each test's report. A missing number is an em dash.
         width: of the terminal; the names of references are left out if the table would be wider.
+        explained: tests whose reason the terminal shows elsewhere.
     """
     known = any(row.get("energy") and not _is_unknown(row["energy"]) for row in rows)
     columns = [name for name in _COLUMNS if name != "energy" or known]
@@ -47,14 +52,14 @@ def render(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[tuple[s
         if row.get("each_run"):
             values = [for_people(float(value)) for value in str(row["each_run"]).split(",")]
             notes.append(("", f"{len(values)} runs: {', '.join(values)} {row['unit']}"))
-        is_last = any(row.get(key) != following.get(key) for key in _ALIKE)
+        is_last = row.get("test") not in explained and any(row.get(key) != following.get(key) for key in _ALIKE)
         if is_last:
             notes.append((verdict, str(row.get("reason", ""))))
             notes.append((verdict, f"cause: {row['cause']}" if row.get("cause") else ""))
         for colour, text in notes:
             yield from ((colour, f"    {line}") for line in _wrap(text, width - 4))
         if is_last and verdict in {"FAIL", "INCONCLUSIVE", "ERROR"} and row.get("run_record"):
-            yield verdict, f"    run record: {row['run_record']}"
+            yield verdict, f"    run record: {shown_path(Path(str(row['run_record'])))}"
     yield from (("", line) for line in _places(rows, width))
 
 

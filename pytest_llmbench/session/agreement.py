@@ -4,11 +4,11 @@ Logs are left to `replay`, which computes the record again; everything else is c
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -23,11 +23,12 @@ from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.session.folder import KeptSystem, read_plan
-from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_file, read_journal
+from pytest_llmbench.session.folder import KeptSystem, read_events, read_plan
+from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_file
 from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
+T = TypeVar("T")
 # The record is concluded, from all logs, between the end of a run and its line of the journal; clocks may be set.
 _CONCLUDED_S = 600.0
 _OF_VERDICT = ("verdict", "statistic", "value", "unit", "low", "high", "threshold", "reference")
@@ -49,61 +50,53 @@ class Agreement:
 
     def objections(self, record: Record) -> list[str]:
         """Each contradiction of a record of a run with itself, and of any record with another file, which is named."""
-        own: list[str] = []
+        own = [text for check in self._CHECKS for text in check(self, record)]
         if isinstance(record, RunRecord):
-            known = known_statistics(record.recipe)
-            own = [f"the record contradicts itself: {text}" for text in contradictions(record, known)]
-            own += [*self._of_plan(record), *self._of_live(record), *self._of_launch(record), *self._of_metrics(record)]
-        if self._system not in {None, record.system}:
-            own.append(f"{layout.SYSTEM}: its system is {self._system}, in the record {record.system}")
-        return [*own, *self._of_journal(record), *self._of_verdicts(record)]
+            own = [*(text for check in self._CHECKS_OF_RUNS for text in check(self, record)), *own]
+        return own
 
     @cached_property
-    def _runs(self) -> Mapping[str, RunSpec] | None:
-        with suppress(ConfigError):
-            return {run.key: run for run in self._plan.runs}
-        return None
+    def _plan(self) -> Plan | None:
+        """The plan; None for a folder of records alone, and for one whose damage its readers report."""
+        return _read_or_none(lambda: read_plan(self._folder))
 
     @cached_property
-    def _system(self) -> str | None:
-        path = self._folder / layout.SYSTEM
-        with suppress(ConfigError, OSError):
-            return KeptSystem.read(read_regular(path), str(path)).name
-        return None
+    def _runs(self) -> Mapping[str, RunSpec]:
+        return {run.key: run for run in self._plan.runs} if self._plan is not None else {}
 
     @cached_property
-    def _plan(self) -> Plan:
-        return read_plan(self._folder)
+    def _system(self) -> KeptSystem | None:
+        return _read_or_none(lambda: KeptSystem.read(self._folder / layout.SYSTEM))
 
     @cached_property
     def _events(self) -> tuple[JournalEvent, ...] | None:
-        """The events of the journal; None if it is damaged."""
-        path = self._folder / layout.JOURNAL
-        try:
-            return read_journal(path)[0] if path.exists() else ()
-        except ConfigError:
-            return None
+        return _read_or_none(lambda: read_events(self._folder))
 
     @cached_property
     def _verdicts(self) -> Mapping[str, Mapping[str, Any]]:
-        with suppress(ConfigError):
-            return {str(row.get("test")): row for row in SessionVerdicts.read(self._folder / layout.VERDICTS).tests}
-        return {}
+        verdicts = _read_or_none(lambda: SessionVerdicts.read(self._folder / layout.VERDICTS))
+        return {str(row.get("test")): row for row in verdicts.tests} if verdicts is not None else {}
 
     @cached_property
     def _live(self) -> LiveSnapshot | None:
-        with suppress(ConfigError):
-            return read_snapshot(self._folder)
-        return None
+        return _read_or_none(lambda: read_snapshot(self._folder))
 
     def _judged(self, record: Record) -> list[Judgement]:
         """The verdicts of tests of the plan: groups of nodes and the history have verdicts of their own."""
-        declared = {test.test for test in self._plan.tests} if self._runs is not None else set()
+        declared = {test.test for test in self._plan.tests} if self._plan is not None else set()
         return [judgement for judgement in record.judgements if judgement.test in declared]
 
+    def _of_itself(self, record: RunRecord) -> Iterator[str]:
+        for text in contradictions(record, known_statistics(record.recipe)):
+            yield f"the record contradicts itself: {text}"
+
+    def _of_system(self, record: Record) -> Iterator[str]:
+        if self._system is not None and (name := self._system.system.name) != record.system:
+            yield f"{layout.SYSTEM}: its system is {name}, in the record {record.system}"
+
     def _of_plan(self, record: RunRecord) -> Iterator[str]:
-        if self._runs is None:
-            return  # a folder of records alone, or one whose damage its readers report
+        if self._plan is None:
+            return
         planned = self._runs.get(record.key)
         if planned is None:
             yield f"{layout.PLAN}: it does not have this run"
@@ -124,7 +117,7 @@ class Agreement:
     def _of_metrics(self, record: RunRecord) -> Iterator[str]:
         """Compare the numbers of verdicts with the run's own, where it is judged alone."""
         runs = self._folder / layout.FOLDERS["run"]
-        if self._runs is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
+        if self._plan is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
             return
         alone = {test.test for test in self._plan.tests if test.run == record.key and test.repeats == 1}
         for judgement in self._judged(record):
@@ -176,7 +169,7 @@ class Agreement:
         due = {
             "steps": record.recipe.steps, "step": max((step.step for step in record.steps), default=0),
             "started": record.timings.started, "took_s": record.took_s, "gpus": record.gpus, "nodes": record.nodes,
-            "verdict": verdict if task.state == "judged" and self._runs is not None else task.verdict,
+            "verdict": verdict if task.state == "judged" and self._plan is not None else task.verdict,
         }  # fmt: skip
         yield from _compare(layout.LIVE, {name: getattr(task, name) for name in due}, due)
 
@@ -195,6 +188,15 @@ class Agreement:
             yield from (*_of_early_end(run, record), *_of_job(run, record), *_of_task(run, record))
         except (LLMBenchError, ValidationError, OSError) as error:
             yield f"a file of its launch cannot be read: {str(error).partition(chr(10))[0]}"
+
+    _CHECKS_OF_RUNS: ClassVar = (_of_itself, _of_plan, _of_live, _of_launch, _of_metrics)
+    _CHECKS: ClassVar = (_of_system, _of_journal, _of_verdicts)
+
+
+def _read_or_none(read: Callable[[], T]) -> T | None:
+    with suppress(ConfigError, OSError):
+        return read()
+    return None
 
 
 def _of_early_end(run: Path, record: RunRecord) -> Iterator[str]:

@@ -2,18 +2,18 @@
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.cluster.runs import Declared, EarlyPlan, RunSpec
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.records import Metric, Verdict, write_model
+from pytest_llmbench.core.record.records import Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine, on_machine, statistics_of
-from pytest_llmbench.judging.interval.decide import Decision, Op, decide
+from pytest_llmbench.judging.interval.decide import Op, decide
 from pytest_llmbench.judging.interval.early import alpha_at, looks
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.sanity import Evidence, first_problem
@@ -118,8 +118,16 @@ class Looking:
 
     def _decide(self, look: int, series: StepSeries) -> EarlyVerdict | None:
         """The verdicts of a look; None where it leaves one open. Raises _RunsWholeError: so will every other look."""
-        evidence, measurement, early = gather_evidence(self.run, self.settings, series, look, self._taken)
-        references = references_for(self.run, self.settings, evidence, self.plan.references)
+        recipe, topology, system = self.run.spec.recipe, self.run.topology, self.settings.system
+        alpha, taken = alpha_at(look, recipe.steps), tuple(self._taken)
+        early = EarlyVerdict(planned=recipe.steps, look=look, looks=taken, done=look, alpha=alpha)
+        logged = Evidence(recipe=recipe, topology=topology, series=series, hosts=(), wall_s=None, early=early)
+        evidence = with_expectations(logged, system)
+        measurement = measurement_of(evidence, system)
+        machine = machine_of(self.settings, recipe, topology, device_of(evidence) or "unknown")
+        asked = (reference for reference in recipe.references if reference.name in self.plan.references)
+        here = (on_machine(reference, recipe, machine) for reference in asked)
+        references = [reference for reference in here if isinstance(reference, Reference)]
         if not references:
             raise _RunsWholeError("none of its references is for this machine and scale")
         verdicts = [self._verdict(reference, measurement, early) for reference in references]
@@ -142,7 +150,9 @@ class Looking:
             ]
         else:
             metric = measure(measurement, {reference.statistic: statistic})[reference.statistic]
-            holds = [decision.holds for decision in decide_bounds(reference, metric, measurement, early)]
+            steady, between = [measurement.steady], reference.between
+            decisions = (decide(metric, steady, op, bound, between, early.alpha) for op, bound in reference.bounds)
+            holds = [decision.holds for decision in decisions]
         if None in holds and False not in holds:
             return None
         verdict = Verdict.PASS if all(holds) else Verdict.FAIL
@@ -158,34 +168,3 @@ def _is_met_so_far(statistic: Statistic, value: float, op: Op, bound: Quantity, 
             return False
         ends = [value * steady.mean / steady.high / measurement.matmul_doubt, value * steady.mean / steady.low]
     return all(Quantity(end, statistic.unit).meets(op, bound) for end in ends)
-
-
-def gather_evidence(
-    run: PreparedRun, settings: Settings, series: StepSeries, look: int, taken: Sequence[int]
-) -> tuple[Evidence, Measurement, EarlyVerdict]:
-    """Evidence of the first `look` steps of a run that goes on; `taken` are all looks so far, this one last."""
-    recipe = run.spec.recipe
-    early = EarlyVerdict(
-        planned=recipe.steps, look=look, looks=tuple(taken), done=look, alpha=alpha_at(look, recipe.steps)
-    )
-    logged = Evidence(recipe=recipe, topology=run.topology, series=series, hosts=(), wall_s=None, early=early)
-    evidence = with_expectations(logged, settings.system)
-    return evidence, measurement_of(evidence, settings.system), early
-
-
-def decide_bounds(
-    reference: Reference, metric: Metric, measurement: Measurement, early: EarlyVerdict
-) -> list[Decision]:
-    """Decide on each bound of a reference by the steps of a look."""
-    return [
-        decide(metric, [measurement.steady], op, bound, reference.between, early.alpha)
-        for op, bound in reference.bounds
-    ]
-
-
-def references_for(run: PreparedRun, settings: Settings, evidence: Evidence, names: Collection[str]) -> list[Reference]:
-    """The references of these names that are for the machine that a run is on."""
-    machine = machine_of(settings, run.spec.recipe, run.topology, device_of(evidence) or "unknown")
-    recipe = run.spec.recipe
-    here = [on_machine(reference, recipe, machine) for reference in recipe.references if reference.name in names]
-    return [reference for reference in here if isinstance(reference, Reference)]

@@ -7,24 +7,22 @@ missing or damaged; everything else uses the functions that raise.
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Self, TypeVar
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, PositiveInt, ValidationError
 
-from pytest_llmbench.checks.base import CheckSettings
 from pytest_llmbench.cluster.runs import Declared, Plan, Session
 from pytest_llmbench.cluster.settings import Settings
-from pytest_llmbench.cluster.system import Gpu, System
+from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import read_at_most, read_regular, refuse_special_files
-from pytest_llmbench.core.recipe.environments import Network
 from pytest_llmbench.core.recipe.recipes import Scale
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts
-from pytest_llmbench.core.schema import Name, Strict
+from pytest_llmbench.core.schema import Document
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 
@@ -36,22 +34,12 @@ _OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "
 _BEGAN = b'"event":"began"'
 
 
-class KeptSystem(Strict):
+class KeptSystem(Document):
     """`system.json`: facts of its system and options that the session's logs are judged by; no secret is kept."""
 
-    schema_version: Literal[1] = 1
-    name: Name
-    """Name of the system."""
-    cluster: Literal["slurm", "local"]
-    """How jobs reach the nodes: through Slurm, or on this machine."""
-    gpus_per_node: Annotated[int, Field(ge=0)] | None = None
-    """Number of GPUs of one node; null stands for each recipe's own number."""
-    cpu_ranks_per_node: PositiveInt = 1
-    """Number of ranks per node for a run without GPUs."""
-    gpu: Gpu | None = None
-    """GPU model and its published peaks; null where it is unknown, or there is none."""
-    network: Network | None = None
-    """NICs of a node as the system's file states them; null where it does not."""
+    title = "facts of a session's system"
+    system: System
+    """The system, without its variables, environments and shell lines, which may have secrets."""
     nodes: PositiveInt | None = None
     """Number of nodes that the session asked for; null stands for each recipe's own number."""
     scale: Scale = "full"
@@ -60,43 +48,27 @@ class KeptSystem(Strict):
     """True if the system sets neither variables nor environments of frameworks, which are not kept."""
     rerun: bool = False
     """True if undecided runs were to be repeated, which costs each look some certainty."""
-    validation: Mapping[str, CheckSettings] = {}
-    """Settings of checks, and the bounds of their measurements, by check."""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Keep what is needed of a session's system."""
         system = settings.system
-        own: dict[str, Any] = {"nodes": settings.nodes, "scale": settings.scale, "rerun": settings.rerun}
-        own["bare"] = not (system.env or system.environments)
-        return cls(**own, **{name: getattr(system, name) for name in _OF_SYSTEM})
-
-    @classmethod
-    def read(cls, text: bytes, where: str) -> Self:
-        """Read it back. Raises ConfigError: the text is damaged."""
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise ConfigError(f"{where}: cannot be read: {error}") from error
-
-    @property
-    def system(self) -> System:
-        """The system as far as it is kept."""
-        return System(**{name: getattr(self, name) for name in _OF_SYSTEM})
+        kept = System(**{name: getattr(system, name) for name in _OF_SYSTEM})
+        bare = not (system.env or system.environments)
+        return cls(system=kept, nodes=settings.nodes, scale=settings.scale, bare=bare, rerun=settings.rerun)
 
 
 class Records(Mapping[str, AnyKept]):
-    """Records of a folder by name, each read when it is asked for: those of thousands of runs need much memory."""
+    """Records by name, each read when it is asked for: those of thousands of runs need much memory."""
 
-    def __init__(self, kind: type[AnyKept], folder: Path, names: Iterable[str]) -> None:
-        self._kind = kind
-        self._folder = folder
+    def __init__(self, read: Callable[[str], AnyKept], names: Iterable[str]) -> None:
+        self._read = read
         self._names = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> AnyKept:
         if name not in self._names:
             raise KeyError(name)
-        return self._kind.read(self._folder / name / layout.RECORD)
+        return self._read(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -261,7 +233,7 @@ def sessions_in(run_dir: Path, *, without: str | None = None) -> list[Path]:
 
 
 def newest(run_dir: Path) -> Path:
-    """The target of the link `latest`, else the session that began last. Raises ConfigError: there is none."""
+    """The target of the link `latest`, else the session that began last. Raises ConfigError: no session is found."""
     link = run_dir / layout.LATEST
     if link.is_symlink() and is_session(target := link.resolve()):
         return run_dir / target.name if target.parent == run_dir.resolve() else target
@@ -274,7 +246,7 @@ def newest(run_dir: Path) -> Path:
 def find_session(which: str | Path | None, run_dir: Path) -> Path:
     """The folder of the session with that path, or that id or name in `run_dir`; None or `latest` for the newest there.
 
-    Raises ConfigError if there is none.
+    Raises ConfigError if no session is found.
     """
     if which is None or str(which) == layout.LATEST:
         return newest(run_dir)
@@ -324,7 +296,7 @@ def _readable_records(
             broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
         else:
             readable.append(name)
-    return Records(kind, folder, readable)
+    return Records(lambda name: kind.read(folder / name / layout.RECORD), readable)
 
 
 def point_to_latest(folder: Path) -> None:

@@ -15,6 +15,7 @@ from pytest_llmbench.cluster.slurm.queries import SHORT_WAIT_S, JobMarks
 from pytest_llmbench.cluster.slurm.queue import Slurm
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus, OurJob
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire.driver import read_report
@@ -51,6 +52,7 @@ class Active:
     starts: float | None = None
     cancelled: Problem | None = None  # the problem for which the session ended it
     marks: JobMarks = field(default_factory=JobMarks)  # past events of its job when it was launched
+    nodelist: str = ""  # the nodes of its own job, in Slurm's notation
     suspended: bool = False
     adopted: bool = False  # an earlier process of its session launched it
     was_pending: bool = False  # Slurm has shown its job in the queue to this process
@@ -63,12 +65,15 @@ class Active:
             return live_task(self.run, "pending", f"{self.job.title} {self.pending_reason}".strip(), starts=self.starts)
         seen, recipe = self.watch.progress, self.run.spec.recipe
         if seen is None:
-            return live_task(self.run, "starting", self.job.title, started=self.started)
-        task = live_task(self.run, "running", step=seen.step, started=self.started)
+            return self._placed(live_task(self.run, "starting", self.job.title, started=self.started))
+        task = self._placed(live_task(self.run, "running", step=seen.step, started=self.started))
         if not seen.seconds:
             return task
         rate, left = recipe.tokens_per_step / seen.seconds, (recipe.steps - seen.step) * seen.seconds
         return task.model_copy(update={"words_per_s": rate, "eta_s": left})
+
+    def _placed(self, task: LiveTask) -> LiveTask:
+        return task.model_copy(update={"hosts": listed(self.lease, 2) if self.lease else self.nodelist})
 
 
 def live_task(
@@ -102,6 +107,7 @@ class Follower:
     def look_after(self, active: Active) -> Ended | None:
         """Look at a run once: end it if necessary, and return its end; None while it goes on."""
         status = active.job.status()
+        active.nodelist = status.nodelist
         if status.state is JobState.PENDING:
             active.pending_reason, active.starts, active.started = status.reason, status.starts, None
             active.was_pending = active.was_pending or status.word != ""

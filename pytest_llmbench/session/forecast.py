@@ -153,10 +153,9 @@ def numbers(recipe: Recipe, settings: Settings) -> Iterator[str]:
         )
     if recipe.parallelism.activation_checkpointing == "auto":
         chosen = laid_out(recipe, topology, gpu)
-        what = (
-            f"{chosen.parallelism.activation_checkpointing}, {counted(chosen.micro_batch_size, 'sequence')} at a time"
-        )
-        yield f"recomputed: {what}{'' if gpu else '; decided on the GPUs, by their memory'}"
+        batch = f"{counted(chosen.micro_batch_size, 'sequence')} in each micro batch"
+        decided = "" if gpu else "; decided on the GPUs, by their memory"
+        yield f"recomputed: {chosen.parallelism.activation_checkpointing}, {batch}{decided}"
     if unknown := [what for what, number in (("time", peak), ("memory", needed)) if number is None]:
         reason = get_engine(recipe.engine).uncounted(recipe)
         if reason is None and gpu is not None:

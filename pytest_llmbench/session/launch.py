@@ -100,7 +100,7 @@ class Launcher:
         """Start a check's probe on nodes of the Slurm job `holder`, or on this machine (raises ClusterError)."""
         task = Task(
             entry=probe.entry, config=probe.config, nodes=len(hosts), ranks_per_node=probe.ranks_per_node,
-            device=self.settings.site_device if probe.gpus else "cpu", env=self.settings.env,
+            device="cuda" if probe.gpus and self.settings.gpus_of_a_node else "cpu", env=self.settings.env,
             owner=owner_of(self.settings, self.heartbeat), simulate=self.settings.lasting_fault,
         )  # fmt: skip
         write_plain(folder / layout.TASK, task)

@@ -8,7 +8,7 @@ import socket
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
@@ -19,6 +19,7 @@ from pytest_llmbench.cluster.runs import Plan, Session, repeat_key
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import Judgement, Problem, Record, RunRecord, Verdict, write_model
 from pytest_llmbench.core.record.series import EarlyVerdict
@@ -48,6 +49,7 @@ class RunSummary:
     step: int
     gpus: int
     nodes: int
+    hosts: str  # the names of its nodes, of many the first
     started: float | None  # Unix time; None if the run ended before its start
     took_s: float
     facts: tuple[tuple[str, str], ...]  # versions, provenance and command
@@ -62,8 +64,8 @@ class KeptRuns(Mapping[str, RunRecord]):
     """The records of finished runs by key: the latest that wait to be judged are in memory.
 
     One that was let go is read from its file each time. If the file is gone, or no longer has the digest of the text
-    that was written, the record is lost: `lose` is called with its key, its file and the reason, `get`, `values` and
-    `items` leave it out, and `[]` raises KeyError.
+    that was written, the record is lost: it leaves the mapping, and `lose` is called with its key, its file and the
+    reason.
 
     Attributes:
         summaries: the facts of each record, also of those that are no longer in memory.
@@ -121,14 +123,6 @@ class KeptRuns(Mapping[str, RunRecord]):
     def __len__(self) -> int:
         return len(self.summaries)
 
-    def values(self) -> ValuesView[RunRecord]:
-        """Records, read one at a time."""
-        return _Values(self)
-
-    def items(self) -> ItemsView[str, RunRecord]:
-        """Keys and records, read one at a time."""
-        return _Items(self)
-
     def _bytes(self, key: str) -> bytes | None:
         """The content of a record's file; None if the file is gone or was changed."""
         folder, digest = self._files.get(key, ("", b""))
@@ -154,27 +148,11 @@ class KeptRuns(Mapping[str, RunRecord]):
         return RunSummary(
             recipe=record.recipe.name, problem=record.problem, early=record.early, replayed=record.replayed is not None,
             cut_short=record.was_cut_short, step=max((step.step for step in record.steps), default=0),
-            gpus=record.gpus, nodes=record.nodes, started=record.timings.started, took_s=record.took_s,
+            gpus=record.gpus, nodes=record.nodes, hosts=listed(record.hosts, 2), started=record.timings.started,
+            took_s=record.took_s,
             # Thousands of runs have the same versions.
             facts=tuple(self._alike.setdefault(fact, fact) for fact in facts.items()),
         )  # fmt: skip
-
-
-class _Values(ValuesView[RunRecord]):
-    _mapping: KeptRuns
-
-    def __iter__(self) -> Iterator[RunRecord]:
-        return (record for _, record in _Items(self._mapping))
-
-
-class _Items(ItemsView[str, RunRecord]):
-    _mapping: KeptRuns
-
-    def __iter__(self) -> Iterator[tuple[str, RunRecord]]:
-        for key in self._mapping:
-            record = self._mapping.get(key)
-            if record is not None:
-                yield key, record
 
 
 class RecordStore:
@@ -338,19 +316,3 @@ class RecordStore:
             path.replace(path.with_name(layout.ALTERED))
         self.lost[key] = f"the record of run {key} is lost: {path}: {reason} after the run was judged"
         self.notes.append(self.lost[key])
-
-
-class WholeChecks(Mapping[str, HealthRecord]):
-    """The final records of a session's checks with their evidence, one at a time."""
-
-    def __init__(self, store: RecordStore) -> None:
-        self._store = store
-
-    def __getitem__(self, name: str) -> HealthRecord:
-        return self._store.whole_check(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._store.checks))
-
-    def __len__(self) -> int:
-        return len(self._store.checks)

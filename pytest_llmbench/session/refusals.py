@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -17,17 +18,18 @@ from pytest_llmbench.session.replay import differences_of_logs
 
 def refused_records(folder: Path, records: Iterable[Record], law: Law) -> dict[tuple[str, str], str]:
     """The reason for each refused record, by `run` or `check` and its name: another recipe, or a contradiction."""
-    agreement, refused = Agreement(folder), dict[tuple[str, str], str]()
+    checks = (partial(_wrong_work, law), Agreement(folder).objections, partial(differences_of_logs, folder))
+    refused: dict[tuple[str, str], str] = {}
     for record in records:
-        wrong = law.wrong_work(record.recipe, record.topology) if isinstance(record, RunRecord) else ""
-        if (
-            reasons := [f"wrong_work: {wrong}"]
-            if wrong
-            else agreement.objections(record) or differences_of_logs(folder, record)
-        ):
+        if reasons := next(filter(None, (check(record) for check in checks)), None):
             more = f" ({len(reasons)} contradictions)" if len(reasons) > 1 else ""
             refused[record.about, record.name] = f"{reasons[0]}{more}"
     return refused
+
+
+def _wrong_work(law: Law, record: Record) -> list[str]:
+    wrong = law.wrong_work(record.recipe, record.topology) if isinstance(record, RunRecord) else ""
+    return [f"wrong_work: {wrong}"] if wrong else []
 
 
 def without_refused(session: SessionFolder, law: Law) -> SessionFolder:

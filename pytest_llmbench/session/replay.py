@@ -240,7 +240,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
 
 
 def find_recipe(name: str, recipes: Mapping[str, Recipe], path: Path) -> Recipe:
-    """Find the recipe of logs. Raises ConfigError: there is none of that name."""
+    """Find the recipe of logs. Raises ConfigError: the name is unknown."""
     if name not in recipes:
         raise ConfigError(f"--replay: {path}: {unknown('recipe', name, recipes)}")
     return recipes[name]

@@ -230,7 +230,7 @@ def test_a_start_that_breaks_is_an_error_of_every_test(started: UserFolder, orde
     assert not list((result.session / "runs").glob("*"))
     declared = {f"test_user.py::test_reference[{name}-learns]" for name in runs}
     declared |= {f"test_more.py::test_finite[{name}]" for name in runs}
-    assert read_junit(started.path / "mine.xml") == result.cases
+    assert read_junit(started.path / "mine.xml", result.session) == result.cases
     assert result.session.joinpath("junit.xml").read_text().count("<testcase") == len(declared)
     assert set(result.cases) == {test.partition("::")[2] for test in declared}
     for case in result.cases.values():

@@ -163,9 +163,9 @@ class OwnSlurm:
     def kill_controller(self) -> None:
         os.kill(int((self.base / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
 
-    def mend(self) -> None:
-        """Start the daemons that are dead."""
-        done = subprocess.run([str(UP)], env=self.up, capture_output=True, text=True, check=False)
+    def mend(self, **settings: str) -> None:
+        """Start the daemons that are dead, and put every node back into service."""
+        done = subprocess.run([str(UP)], env=self.up | settings, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

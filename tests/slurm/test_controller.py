@@ -64,11 +64,14 @@ class Forgetful:
         subprocess.run(["cp", "-a", str(self._state), str(self._saved)], check=False)
 
     def forget(self) -> None:
-        """Kill it, and start it with what it had saved then."""
+        """Kill it, and start it with what it had saved then.
+
+        A node that it drains at once shows why a job was cancelled, so nobody puts it back into service.
+        """
         self._slurm.kill_controller()
         shutil.rmtree(self._state)
         shutil.copytree(self._saved, self._state)
-        self._slurm.mend()
+        self._slurm.mend(WAIT="0")
 
     def submit(self, job_id: str) -> None:
         """Be somebody else, who submits jobs until one has this id."""

@@ -21,7 +21,7 @@
 #   ACCOUNTING           0 for none: no MariaDB, no slurmdbd, no sacct; 0 with SLURM_PREFIX, else 1
 #   ISOLATE              0 not to use namespaces: all nodes then have this machine's hostname.
 #                        By default they are used wherever they can be
-#   WAIT                 seconds to wait until every node is usable, 60
+#   WAIT                 seconds to wait until every node is usable, 60; 0 to leave the nodes as they are
 #
 # Exit status: 0 all nodes usable; 1 something does not start; 2 cannot be run here.
 set -euo pipefail
@@ -65,10 +65,11 @@ check_settings() {
   local name
   [[ $ACCOUNTING =~ ^[01]$ ]] || die 2 "ACCOUNTING=$ACCOUNTING: need 0 or 1"
   plan_nodes
-  for name in NODES CPUS MEM GPUS WAIT PORT; do
+  for name in NODES CPUS MEM GPUS PORT; do
     [[ ${!name} =~ ^[1-9][0-9]*$ ]] ||
       die 2 "$name=${!name}: need a positive number; besides, NODES may be gpus, and GPUS real"
   done
+  [[ $WAIT =~ ^[0-9]+$ ]] || die 2 "WAIT=$WAIT: need a number of seconds"
   ((NODES <= 800)) || die 2 "NODES=$NODES: at most 800"
   ((PORT >= 1024 && PORT + 1999 <= 65535)) || die 2 "LLMBENCH_SLURM_PORT=$PORT: need 1024 to 63536"
   name_nodes
@@ -435,7 +436,7 @@ main() {
   fi
   start_slurmctld
   start_slurmds
-  if ! wait_for "$WAIT" nodes_usable; then
+  if ((WAIT)) && ! wait_for "$WAIT" nodes_usable; then
     sinfo -N -l >&2 || true
     die 1 "not all nodes are usable after $WAIT s; see $LOG"
   fi

@@ -7,7 +7,7 @@ from statistics import mean, median
 from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_answers, silent
-from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, Site, options_of
+from pytest_llmbench.checks.base import Answer, CheckDefaults, CheckSettings, Fleet, Site, deadline_of, options_of
 from pytest_llmbench.checks.compute.nodes.answer import SustainedLoad, TelemetrySample
 from pytest_llmbench.checks.compute.rates import (
     ComputeKind,
@@ -69,10 +69,10 @@ class Sustained(CheckDefaults):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options, site = options_of(self, settings, SustainedOptions), fleet.site
         seconds = 60.0 * options.minutes if options.minutes else 120.0 if site.is_full_gpu else _SHORT_S
-        block_s, timeout_s = 1.0 if seconds > 10 else 0.2, self.deadline_s / 2
+        deadline_s = settings.deadline_s or self.deadline_s + seconds
+        block_s, timeout_s = 1.0 if seconds > 10 else 0.2, deadline_of(self, settings) / 2
         config = {"side": side_of(site), "seconds": seconds, "block_s": block_s, "timeout_s": timeout_s}
-        ranks, deadline_s = site.gpus_per_node or 1, settings.deadline_s or self.deadline_s + seconds
-        how = {"ranks_per_node": ranks, "deadline_s": deadline_s}
+        how = {"ranks_per_node": site.gpus_per_node or 1, "deadline_s": deadline_s}
         probe = self.probe_devices(site, settings, "compute:sustain", config, **how)
         answers = read_answers(fleet.run([probe])[0], SustainedLoad)
         loads = [_DeviceLoad(site, answer, data, options) for answer, data in list_answered(answers)]

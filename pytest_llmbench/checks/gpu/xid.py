@@ -162,7 +162,7 @@ class Xid(GpuCheck):
         unjudged = dict(nodes.silent)
         evidence = {}
         for host, node in nodes.facts.items():
-            log = read_driver_log("\n".join(node.kernel_log.lines), node.kernel_log.times)
+            log = read_driver_log(node.kernel_log.lines, node.kernel_log.times)
             names = {gpu.bus: subject(gpu) for gpu in nodes.smi[host].gpus} if host in nodes.smi else {}
             findings += _find_errors(host, log, names, options)
             if reason := _why_unjudged(node.kernel_log, log, options):

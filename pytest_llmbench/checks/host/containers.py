@@ -13,7 +13,7 @@ class ContainerRuntime(HostCheck):
     """The runtimes of the environments' images."""
 
     name = "container_runtime"
-    summary = "docker, enroot or pyxis, where the system's file has images for them"
+    summary = "docker, enroot, apptainer or pyxis, where the system's file has images for them"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         needed: dict[str, list[str]] = defaultdict(list)
@@ -54,6 +54,12 @@ def _check_enroot(reply: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
         yield message, "install libnvidia-container-tools"
 
 
+def _check_apptainer(reply: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
+    del gpus  # its option --nv takes the driver's libraries from the node
+    if reply.code != 0:
+        yield _describe_failure(reply), "install apptainer"
+
+
 def _check_pyxis(reply: RuntimeReply, gpus: bool) -> Iterator[tuple[str, str]]:
     del gpus  # enroot below it may be missing from the PATH of a rank
     if reply.code != 0:
@@ -68,4 +74,6 @@ def _describe_failure(reply: RuntimeReply) -> str:
     return f"`{reply.command}` {end}: {words}"
 
 
-_FAULTS = {"docker": _check_docker, "enroot": _check_enroot, "pyxis": _check_pyxis}
+_FAULTS = {
+    "docker": _check_docker, "enroot": _check_enroot, "apptainer": _check_apptainer, "pyxis": _check_pyxis,
+}  # fmt: skip

@@ -20,9 +20,8 @@ from pytest_llmbench.checks.host.base import (
     kind_of,
     variables,
 )
-from pytest_llmbench.checks.host.nodes.files import text_of
 from pytest_llmbench.checks.host.nodes.folders import LAG_S, LOOK_S, CacheMarks, KernelCaches, Room, Rooms, SharedView
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.files import read_text, write_text
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
@@ -103,7 +102,7 @@ class SharedFolder(HostCheck):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         folder, token = fleet.folder / "shared", secrets.token_hex(8)
         write_text(folder / _HEAD, token)
-        config = {"folder": str(folder), "name": _HEAD, "token": token}
+        config = {"folder": str(folder), "name": _HEAD, "mark": token}
         probe = self.probe(settings, "folders:shared", config, name="shared-folder")
         views, unjudged = read_per_host(fleet.run([probe])[0], SharedView)
         findings = find_strangers(views, token, _read_tokens(folder, views, token), folder)
@@ -116,7 +115,7 @@ def _read_tokens(folder: Path, views: Mapping[str, SharedView], token: str) -> d
     hosts = [host for host, view in views.items() if view.read == token]
     deadline = time.monotonic() + LAG_S
     while True:
-        texts = {host: text_of(folder / host) for host in hosts}
+        texts = {host: read_text(folder / host) for host in hosts}
         if all(text == f"{token} {host}" for host, text in texts.items()) or time.monotonic() > deadline:
             return texts
         time.sleep(LOOK_S)
@@ -152,7 +151,7 @@ class JitCache(HostCheck):
             for name in _CACHES
             if where != "env" and name in env
         }
-        config = {"folders": folders, "token": secrets.token_hex(8) if several else None}
+        config = {"folders": folders, "mark": secrets.token_hex(8) if several else None}
 
         def step(name: str) -> list[Answer]:
             return fleet.run([self.probe(settings, f"folders:{name}", config, name=f"cache-{name}")])[0]

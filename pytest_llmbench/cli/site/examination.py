@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -31,6 +31,7 @@ from pytest_llmbench.plugin.options import INI_KEYS, read_options
 
 _ANSWER_S = 10.0
 _RUNTIMES = {
+    "apptainer": ("apptainer", "see https://apptainer.org/docs/admin"),
     "docker": ("docker", "apt-get install docker.io"),
     "enroot": ("enroot", "see https://github.com/NVIDIA/enroot"),
     "pyxis": ("srun", "see https://github.com/NVIDIA/pyxis"),
@@ -47,13 +48,18 @@ class Examined:
     command: str = ""
     needed: bool = True  # True if the tests of this folder need it
 
-    @property
-    def lines(self) -> Iterator[str]:
-        """Yield the lines for a terminal."""
-        aside = " (nothing in this folder needs it)" if self.state != "ok" and not self.needed else ""
-        yield f"{self.state:8} {self.part:22} {' '.join(self.found.split())}{aside}"
-        if self.command:
-            yield f"{'':8} {'':22} -> {self.command}"
+
+def table_of(parts: Sequence[Examined]) -> list[tuple[str, str, str]]:
+    """Rows for people: each needed part with the command that repairs it, then the names of the others."""
+    rows: list[tuple[str, str, str]] = []
+    for part in parts:
+        if part.needed:
+            rows.append((part.state, part.part, part.found))
+            rows += [("repair", part.part, part.command)] if part.command else []
+    for word, good in (("also there", True), ("not there", False)):
+        names = [part.part for part in parts if not part.needed and (part.state == "ok") == good]
+        rows += [("unneeded", word, f"{', '.join(names)} (--json has each)")] if names else []
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

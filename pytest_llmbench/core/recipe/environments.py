@@ -20,10 +20,14 @@ class Network(Strict):
     """Ratio of the rates of all NICs to that of the fabric between the nodes: 1 for full bisection."""
 
 
+# Options of runtimes that are commands on a node.
+MOUNT_FLAGS = {"docker": "--volume", "enroot": "--mount", "apptainer": "--bind"}
+
+
 class Container(Strict):
     """The image that a framework runs in."""
 
-    runtime: Literal["pyxis", "enroot", "docker"]
+    runtime: Literal["pyxis", "enroot", "docker", "apptainer"]
     """How the image is started: an option of srun, or a command on each node."""
     image: Annotated[str, Field(min_length=1)]
     """Name in a registry, with a digest where one is known, or a file."""

@@ -269,18 +269,23 @@ def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path
     origin: dict[str, Path] = {}
     files: dict[Path, dict[str, Recipe]] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*.yaml"))):
-        family, files[path] = validate(RecipeFamily, read_yaml(path), str(path)), {}
-        for name in family.recipes:
-            laid_out = family.laid_out(name, path)
-            recipe = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
-            # Both scales are checked, whichever is asked for: a typo in the other one is found today.
-            smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
-            if scale == "smoke":
-                recipe = smoke or recipe.model_copy(update={"scale": scale})
+        files[path] = _recipes_of(path, scale)
+        for name in files[path]:
             if name in origin:
                 raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
-            origin[name], files[path][name] = path, recipe
+            origin[name] = path
     return files
+
+
+def _recipes_of(path: Path, scale: Scale) -> dict[str, Recipe]:
+    family, recipes = validate(RecipeFamily, read_yaml(path), str(path)), {}
+    for name in family.recipes:
+        laid_out = family.laid_out(name, path)
+        recipe = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
+        # Both scales are checked, whichever is asked for: a typo in the other one is found today.
+        smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
+        recipes[name] = recipe if scale == "full" else smoke or recipe.model_copy(update={"scale": scale})
+    return recipes
 
 
 class RecipeFamily(Strict):

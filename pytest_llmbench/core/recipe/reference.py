@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
-from pytest_llmbench.core.errors import InconclusiveError, UnitError
+from pytest_llmbench.core.errors import ConfigError, InconclusiveError, UnitError, unknown
 from pytest_llmbench.core.gpus import may_be_gpu
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, USUAL_BETWEEN_RUNS, BetweenRuns, Quantity, counted
 from pytest_llmbench.core.recipe.topology import Topology
@@ -160,6 +160,10 @@ class Reference(Strict):
         spread = 0.0 if self.between_runs is None else self.between_runs.base
         return BetweenRuns(spread=spread, freedom=self.runs - 1)
 
+    def __repr__(self) -> str:
+        """Write it as pytest and Allure show the parameter of a test."""
+        return f"Reference({self.name}: {self.statistic} {self.asked})"
+
     def on(self, topology: Topology) -> Reference:
         """The reference with its bounds for this many nodes, where they depend on that."""
         if not self.per_node:
@@ -215,6 +219,22 @@ class Reference(Strict):
         if not isinstance(measured, Quantity):
             raise TypeError(f"{measured!r} is not a Quantity")
         return self.missed_by(measured) is None
+
+
+def check_statistics(references: Iterable[Reference], units: Mapping[str, str], where: str) -> None:
+    """Check that each reference bounds a statistic that there is, in a unit of its kind; `units` has those of all.
+
+    Raises ConfigError, which begins with `where`, for an unknown statistic, or a bound in a unit of another kind.
+    """
+    for reference in references:
+        place, statistic = f"{where}reference {reference.name}", reference.statistic
+        if statistic not in units:
+            raise ConfigError(f"{place}: {unknown('statistic', statistic, units)}")
+        try:
+            for _, bound in reference.bounds:
+                bound.to(units[statistic])
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {statistic} is in {units[statistic]}: {error}") from error
 
 
 def refuse_contradictions(references: Sequence[Reference]) -> None:

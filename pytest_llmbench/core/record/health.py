@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Record, Verdict
@@ -124,6 +124,8 @@ class HealthRecord(Record):
     """Number of GPUs of each node, as asked for."""
     options: Mapping[str, Any] = {}
     """Options of the check in the system file."""
+    shared_s: NonNegativeFloat = 0.0
+    """Seconds of measurements that an earlier check of the session made for this one as well."""
     report: Report
     """The result of the check."""
 

@@ -1,6 +1,7 @@
 """Run records: one JSON document per run, the evidence behind its verdicts; and all verdicts of a session."""
 
 import datetime as dt
+import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from pytest_llmbench.core.files import PRIVATE, write_text
-from pytest_llmbench.core.quantity import Quantity
+from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, RunTimes, Step
@@ -413,7 +414,8 @@ class RunRecord(RunOutcome, RunAttempts, RunTraces, RunIdentity, Record):
             words.append("embedding and output layer in bf16")
         if self.recipe.parallelism.activation_checkpointing == "auto":
             words.append(f"recomputed: {counts.activation_checkpointing}")
-            words.append(f"{counts.micro_batch_size} sequences at a time")
+            if (batch := counts.micro_batch_size) is not None:
+                words.append(f"{counted(batch, 'sequence')} in each micro batch")
         return "; ".join(words) or None
 
     @property
@@ -475,6 +477,12 @@ class SessionVerdicts(Document):
     """Verdict of each required clause."""
     notes: tuple[str, ...] = ()
     """Lines about verdicts that are missing, such as the runs of which no speed was judged."""
+
+    @property
+    def digest(self) -> dict[str, str]:
+        """The suite property of the JUnit report that covers all properties of the tests."""
+        #: suite property verdicts_sha256: digest of the tests in `verdicts.json`
+        return {"verdicts_sha256": hashlib.sha256(self.model_dump_json(include={"tests"}).encode()).hexdigest()}
 
 
 def iso(unix: float | None) -> str | None:

@@ -13,6 +13,8 @@ _FAR_ENOUGH, _RANGES = 4.0, 3.0
 # Steps without a trend decide that a run is too slow if the fastest misses the bound by this factor at least, and by
 # half as much again, in logarithms, as it was faster than the mean.
 _GAIN = 1.5
+# In few steps, noise of more than this range may hide how much faster they become: it counts by a higher power.
+_FEW, _HIDING = 40, 1.012
 # Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
 # In few steps, a fall of more than this share may be a slow start that noise hides: its excess is at most as far as two
@@ -80,6 +82,8 @@ class Steady:
 
     It is infinite for a run that ended in its warm-up.
     """
+    scatter: float | None = None
+    """Standard deviation of the judged steps without pauses, as a share of the mean; null for several runs together."""
     between: float = 0.0
     """Half width that the difference between runs adds to the interval, in seconds; 0 for a claim of this run alone."""
     pausing: float = 0.0
@@ -140,10 +144,12 @@ class Steady:
         """Compare each step with a bound that is far away; None for a nearer one, which needs the interval."""
         far = gain = _FAR
         if self.enough:
-            spread = min(self.slowest / self.fastest, _FAR_ENOUGH) ** _RANGES
-            far = gain = min(spread * (1.0 + self.between / self.mean), _FAR_ENOUGH)
+            ratio = min(self.slowest / self.fastest, _FAR_ENOUGH)
+            far = gain = min(ratio**_RANGES * (1.0 + self.between / self.mean), _FAR_ENOUGH)
+            if self.judged < _FEW and ratio > _HIDING:
+                gain = min(gain**_RANGES, _FAR_ENOUGH)
             if self.settled:
-                gain = min(far, max(_GAIN, math.sqrt(self.mean / self.fastest)))
+                gain = min(gain, max(_GAIN, math.sqrt(self.mean / self.fastest)))
         if max(self.slowest * far + self.pausing, self.slowest + self.unseen) <= bound:
             return "fast_enough"
         return "too_slow" if self.fastest * self._faster > bound and self.fastest > gain * bound else None

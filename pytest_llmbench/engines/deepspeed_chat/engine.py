@@ -5,7 +5,7 @@ speed of the whole run is compared with the logged steps and the recipe.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -13,17 +13,14 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, ClaimName
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.engines import training as _training
-from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
-from pytest_llmbench.engines.deepspeed_chat.log import CLAIM_NEEDLES, NEEDLES, SKIPPED_NEEDLES, read_claims, reader
-from pytest_llmbench.engines.external import External, fill, flags
+from pytest_llmbench.engines.deepspeed_chat.log import READER
+from pytest_llmbench.engines.external import External, check_training, fill, flags
 from pytest_llmbench.engines.overrides import Arguments
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import LogReader
 
 # Execution time and throughput are printed with four decimals.
 _ROUNDING = 0.5e-4
@@ -64,9 +61,10 @@ class DeepSpeedChat(External):
     name = "deepspeed_chat"
     proof = "the line `Throughput:`, printed once after the last step"
     options = stages.DeepSpeedChatOptions
-    reader = "deepspeed_chat"
+    reader = READER
     log_per_run = "*.log"
     statistics = _STATISTICS
+    evaluate = staticmethod(eval_batch.evaluate)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         where, spread = f"recipe {recipe.name}", recipe.parallelism
@@ -145,34 +143,17 @@ class DeepSpeedChat(External):
                 f"{rate:g} samples/s over {seconds:g} s are {rate * seconds:.6g} samples, where {steps:g} steps of "
                 f"{recipe.micro_batch_size} on each of {topology.world_size} ranks are {samples:g}"
             )
-        yield from agreement.check_steady(series.steps, topology)
+        yield from check_training(self, recipe, topology, series, untrained=False)
         timed_lines = [step for step in series.steps if step.step >= recipe.steps - timed]
         yield from agreement.check_span(timed_lines, topology, seconds)
         yield from agreement.check_pace(series, topology)
         yield from agreement.check_product(series.steps, "Batch Size", ("Latency", "Samples/sec"), lambda _: _CLOCKS)
         yield from too_many_skipped(recipe, series)
-        yield from _training.check_loss_drop(series)
         # Swapped numbers have the same product, so compare with the times of logged steps.
         logged = [step.seconds for step in series.steps if step.seconds is not None]
         due = median(logged) * steps if logged else seconds
         if not due / 2 <= seconds <= due * 2:
             yield f"{steps:g} steps in {seconds:g} s, where the steps it logged take {median(logged):.3g} s each"
 
-    @staticmethod
-    def evaluate(logs: Sequence[BatchLog], threshold: float) -> bytes:
-        """Write the file of Lambda's evaluator; a run without a log gets a row too."""
-        rows = [
-            eval_batch.rows([log.path], threshold)[0] if log.path.is_file()
-            else eval_batch.LogRow(log.path, log.hosts, None, success=False)
-            for log in logs
-        ]  # fmt: skip
-        return eval_batch.as_csv(rows)
 
-
-READER = LogReader(
-    name="deepspeed_chat",
-    dialect=reader,
-    claims=read_claims,
-    needles=Needles((*NEEDLES, *SKIPPED_NEEDLES), CLAIM_NEEDLES),
-)
 ENGINE = DeepSpeedChat()

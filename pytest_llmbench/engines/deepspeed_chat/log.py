@@ -17,6 +17,7 @@ from itertools import pairwise
 from pytest_llmbench.core.record.claims import on_off
 from pytest_llmbench.readers import items, patterns
 from pytest_llmbench.readers.items import Printed, Said, Skipped
+from pytest_llmbench.readers.log import LogReader
 from pytest_llmbench.readers.numbers import as_number, number, unix_time
 from pytest_llmbench.readers.printed import Table, in_dots, whole_number, with_claims
 
@@ -52,14 +53,6 @@ NEEDLES = (
     b"poch", b"Latency: ", b"reward score: ", b"ppl: ", b"chosen_last_scores", b"dist_world_size=", b":print]",
     b"Execution time: ", b"Throughput: ", b"launch.py:",
 )  # fmt: skip
-
-
-def parse(text: str) -> Iterable[items.Item]:
-    """Read one line by itself.
-
-    Raises Unreadable for a damaged step, and for one of a later epoch, which needs a `reader`.
-    """
-    return reader()(text)
 
 
 def reader() -> items.Parse:
@@ -158,16 +151,9 @@ class _Log:
         old = self.step
         line = replace(line, revises=True)
         if old is not None and old.step == line.step:
-            line = replace(
-                line,
-                interval=line.interval or old.interval,
-                at=line.at or old.at,
-                seconds=old.seconds if line.seconds is None else line.seconds,
-                samples=line.samples or old.samples,
-                loss=old.loss if line.loss is None else line.loss,
-                peak_memory_bytes=line.peak_memory_bytes or old.peak_memory_bytes,
-                reported={**old.reported, **line.reported},
-            )
+            names = ("interval", "at", "seconds", "samples", "loss", "peak_memory_bytes")
+            kept = {name: getattr(old, name) for name in names if getattr(line, name) is None}
+            line = replace(line, **kept, reported={**old.reported, **line.reported})
         self.step = line
         return line
 
@@ -230,8 +216,6 @@ _READABLE_BILLIONS = 0.1
 
 # Every line with claims contains one of these.
 CLAIM_NEEDLES = (b":print]", b":main] cmd = ", b"Model Parameters: ")
-# Needed as long as the log goes on.
-SKIPPED_NEEDLES = (b", skipped=",)
 
 
 def read_claims(text: str) -> Iterator[Said | Printed | Skipped]:
@@ -279,3 +263,10 @@ _SETTINGS: Table = {
     "fp16_enabled": ("fp16", lambda text: on_off(text == "True")),
     "bfloat16_enabled": ("bf16", lambda text: on_off(text == "True")),
 }
+# Counts of skipped steps are needed as long as the log goes on.
+READER = LogReader(
+    name="deepspeed_chat",
+    dialect=reader,
+    claims=read_claims,
+    needles=items.Needles((*NEEDLES, b", skipped="), CLAIM_NEEDLES),
+)

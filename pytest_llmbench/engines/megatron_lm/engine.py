@@ -4,7 +4,6 @@ Logs of Megatron-Bridge, which trains by the same loop, are read and compared wi
 """
 
 import itertools
-import re
 import statistics as stats
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,17 +16,17 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, Setting, SettingsCheck, Span, on_off
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, fill_argument, flags
+from pytest_llmbench.engines.external import External, check_missing_losses, check_training, fill, fill_argument, flags
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
-from pytest_llmbench.engines.megatron_lm.log import NEEDLES, reader
+from pytest_llmbench.engines.megatron_lm.log import READER
 from pytest_llmbench.engines.overrides import (
     Arguments,
     Rules,
     Same,
     batch_problem,
     precision_problem,
+    rules_of,
     rules_of_given,
     values_of,
 )
@@ -35,10 +34,7 @@ from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters, parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import TOKENS_OF_RECORD, Measurement, Statistic, rate, ratio, time
-from pytest_llmbench.readers import megatron_claims, tensorboard
-from pytest_llmbench.readers.items import Needles, Printed, Said
-from pytest_llmbench.readers.log import LogReader
-from pytest_llmbench.readers.printed import in_yaml
+from pytest_llmbench.readers import tensorboard
 
 _FIELDS = {
     "tensor-model-parallel-size": "parallelism.tensor",
@@ -214,45 +210,41 @@ _GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
 
 def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
     """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
-    how, size = recipe.parallelism.activation_checkpointing, recipe.model.vocab_size
-    other_names = {
-        "encoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
-        "decoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
-        "encoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
-        "decoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
-        "model-parallel-size": Same(field="parallelism.tensor", allowed=(recipe.parallelism.tensor,)),
+    layout, model = recipe.parallelism, recipe.model
+    how = layout.activation_checkpointing
+    other_names = rules_of({
+        "encoder-seq-length": ("sequence_length", recipe.sequence_length),
+        "decoder-seq-length": ("sequence_length", recipe.sequence_length),
+        "encoder-num-layers": ("model.layers", model.layers),
+        "decoder-num-layers": ("model.layers", model.layers),
+        "model-parallel-size": ("parallelism.tensor", layout.tensor),
         # Without this switch of older versions, positions are those of `position-embedding-type`.
-        "use-rotary-position-embeddings": Same(
-            field="model.positions", allowed=(False, True) if recipe.model.positions == "rope" else (False,)
-        ),
+        "use-rotary-position-embeddings": ("model.positions", False, model.positions == "rope"),
         # A tokenizer may add a token.
-        "vocab-size": Same(field="model.vocab_size", allowed=(size, size - 1, False)),
-        "recompute-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "selective",)),
-        "recompute-granularity": Same(field=_CHECKPOINTING_FIELD, allowed=(_GRANULARITY[how],)),
-        "checkpoint-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "full",)),
-        "num-virtual-stages-per-pipeline-rank": Same(
-            field="parallelism.virtual_pipeline", allowed=(recipe.parallelism.virtual_pipeline,)
-        ),
-        "train-iters": Same(field="steps", allowed=(recipe.steps, False)),
-        "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
-        "num-layers-per-virtual-pipeline-stage": Same(field="parallelism.virtual_pipeline", allowed=(None,)),
-    }
-    precision = {name: Same(field="precision", allowed=(_half(recipe) == name,)) for name in ("bf16", "fp16")}
+        "vocab-size": ("model.vocab_size", model.vocab_size, model.vocab_size - 1, False),
+        "recompute-activations": (_CHECKPOINTING_FIELD, how == "selective"),
+        "recompute-granularity": (_CHECKPOINTING_FIELD, _GRANULARITY[how]),
+        "checkpoint-activations": (_CHECKPOINTING_FIELD, how == "full"),
+        "num-virtual-stages-per-pipeline-rank": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
+        "train-iters": ("steps", recipe.steps, False),
+        "exit-interval": ("steps", recipe.steps, False),
+        "num-layers-per-virtual-pipeline-stage": ("parallelism.virtual_pipeline", None),
+    })  # fmt: skip
+    precision = rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
     same = rules_of_given(arguments, _FIELDS)
-    same |= {name: Same(field=field, allowed=_printed(value)) for name, field, value in _shape(recipe)}
+    same |= rules_of({name: (field, *_printed(value)) for name, field, value in _shape(recipe)})
     if "disable-bias-linear" in same:
         same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
     del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
     # Arguments without a field in the recipe; with another value, the work of a step is unknown.
-    shape = recipe.model
-    usual = {"ffn-hidden-size": shape.feed_forward_width, "kv-channels": shape.head_width}
+    usual = {"ffn-hidden-size": model.feed_forward_width, "kv-channels": model.head_width}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
         same={**other_names, **same, **precision},
         refused=_REFUSED,
         harmless=_HARMLESS | as_usual,
         families=_FAMILIES,
-        usual=_USUAL if shape.latent_attention else {**_USUAL, "kv-channels": shape.head_width},
+        usual=_USUAL if model.latent_attention else {**_USUAL, "kv-channels": model.head_width},
     )
 
 
@@ -381,18 +373,6 @@ _BRIDGE_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("vocab_size", "moe_layer_freq", "window_size", "window_attn_skip_freq"), ""),
     "recompute_granularity": "",
 }  # fmt: skip
-_SHORT = {"bf16", "fp16", "fp4", "fp8", "lr", "normalization", "optimizer"}
-_SECTION = re.compile(r"(?:\[(\w{1,40})\](?: Non-default values .{0,200})?|([a-z]\w{0,40})):\s*", re.ASCII)
-
-
-def _claims(text: str) -> Iterator[Said | Printed]:
-    """Yield the settings that a line prints: as Megatron-LM does, or as Megatron-Bridge does in YAML."""
-    if match := _SECTION.fullmatch(text):
-        yield Printed(match[1] or match[2], "", indent=0)
-    elif settings := [setting for setting in in_yaml(text) if "_" in setting.name or setting.name in _SHORT]:
-        yield from settings
-    else:
-        yield from megatron_claims.parse_claims(text)
 
 
 def _of_bridge(given: Setting, recipe: Recipe, rules: Rules, arguments: Collection[str]) -> Setting:
@@ -427,7 +407,7 @@ class MegatronLM(External):
     name = "megatron_lm"
     proof = "the line `[after training is done]` or `exiting program`, or the end at the time limit it is meant to have"
     options = MegatronLmOptions
-    reader = "megatron_lm"
+    reader = READER
     statistics = _STATISTICS
     shapes = DENSE | MIXTURES | {
         "model.latent_attention", "model.window", "model.further_predictions", "parallelism.context",
@@ -520,7 +500,9 @@ class MegatronLM(External):
         )
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        yield from series.contradictions
+        own = options_of(recipe, MegatronLmOptions).arguments
+        loaded = own.get("load") or own.get("pretrained-checkpoint")
+        yield from check_training(self, recipe, topology, series, untrained=not loaded)
         nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
         if nan:
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"
@@ -532,7 +514,6 @@ class MegatronLM(External):
                 if skips
                 else f" of a known name (`lm loss` in Megatron-LM); it has {', '.join(named) or 'no other loss'}"
             )
-        yield from agreement.check_steady(series.steps, topology)
         yield from agreement.check_work(series.steps, _RATES)
         yield from agreement.check_rate(series.steps, "samples_per_second", recipe.samples_per_step)
         tokens_of_rank = recipe.tokens_per_step / topology.world_size
@@ -541,14 +522,8 @@ class MegatronLM(External):
         yield from agreement.check_times(series, topology)
         yield from agreement.check_pace(series, topology)
         yield from _check_step_times(series)
-        yield from _training.check_missing_losses(series)
+        yield from check_missing_losses(series)
         yield from too_many_skipped(recipe, series)
-        yield from _training.check_loss_drop(series)
-        own = options_of(recipe, MegatronLmOptions).arguments
-        if not (own.get("load") or own.get("pretrained-checkpoint")):
-            yield from _training.check_first_loss(recipe, series)
-        if self.counts_flops(recipe):
-            yield from _training.check_logged_rate(recipe, topology, series)
 
 
 def _given(recipe: Recipe) -> dict[str, Any]:
@@ -573,10 +548,4 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
     return [*flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
 
 
-READER = LogReader(
-    name="megatron_lm",
-    dialect=reader,
-    claims=_claims,
-    needles=Needles(NEEDLES, (b":", *megatron_claims.NEEDLES)),
-)
 ENGINE = MegatronLM()

@@ -21,8 +21,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from pytest_llmbench.readers import items, patterns
+from pytest_llmbench.readers import items, megatron_claims, patterns
+from pytest_llmbench.readers.log import LogReader
 from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
+from pytest_llmbench.readers.printed import in_yaml
 
 _ITERATION = re.compile(
     r"(?:\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?P<micro>\.\d{6})?)\] )?"
@@ -47,10 +49,10 @@ _LOSSES_OF_FORKS = ("lm loss", "language model loss", "loss", "train loss", "tra
 _OTHER_LOSS = re.compile(
     r"\b(?:scale|z|aux\w*|balanc\w*|moe|mtp\w*|sop|valid\w*|test|eval\w*|indexer|kl|reward)\b", re.ASCII
 )
-# A value of the iteration with the mean so far: `2701.3/2712.7`, `2701.3 (2712.7)`, `2701.3 (avg: 2712.7)`.
+# A value of the iteration with the mean so far: `2701.3/2712.7`, `2701.3 (2712.7)`, `2701.3, avg: 2712.7`, or scatter.
 _WITH_MEAN = re.compile(
-    r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) *(?:/ *[\d.]+(?:[eE][+-]?\d+)?"
-    r"|[(\[][A-Za-z_ .:=~]{0,20}[\d.]+(?:[eE][+-]?\d+)?[A-Za-z_ .]{0,20}[)\]])",
+    r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) *(?:/ *|[(\[{~±]|\+/-|[,;] +(?=[a-z])|(?<= )(?=(?:avg|mean|ema)\b))"
+    r"[A-Za-z_ .:=~±+/-]{0,20}[\d.]+(?:[eE][+-]?\d+)?[A-Za-z_ .]{0,20}[)\]}]?",
     re.ASCII,
 )
 _OWN_PLACE = {*_PER_SECOND, _BATCH, _LOSS, _NORM}
@@ -208,3 +210,22 @@ def _seconds(fields: Mapping[str, str]) -> float:
 
 def _name(key: str) -> str:
     return _NO_WORD.sub("_", _IN_BRACKETS.sub("", key).lower()).strip("_")
+
+
+_SHORT = {"bf16", "fp16", "fp4", "fp8", "lr", "normalization", "optimizer"}
+_SECTION = re.compile(r"(?:\[(\w{1,40})\](?: Non-default values .{0,200})?|([a-z]\w{0,40})):\s*", re.ASCII)
+
+
+def _claims(text: str) -> Iterator[items.Said | items.Printed]:
+    """Yield the settings that a line prints: as Megatron-LM does, or as Megatron-Bridge does in YAML."""
+    if match := _SECTION.fullmatch(text):
+        yield items.Printed(match[1] or match[2], "", indent=0)
+    elif settings := [setting for setting in in_yaml(text) if "_" in setting.name or setting.name in _SHORT]:
+        yield from settings
+    else:
+        yield from megatron_claims.parse_claims(text)
+
+
+READER = LogReader(
+    name="megatron_lm", dialect=reader, claims=_claims, needles=items.Needles(NEEDLES, (b":", *megatron_claims.NEEDLES))
+)

@@ -9,19 +9,25 @@ from typing import Any
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
-from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, fill_argument, flags
-from pytest_llmbench.engines.metaseq.log import CLAIM_NEEDLES, NEEDLES, parse, read_claims
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given, values_of
+from pytest_llmbench.engines.external import External, check_training, fill, fill_argument, flags
+from pytest_llmbench.engines.metaseq.log import READER
+from pytest_llmbench.engines.overrides import (
+    Arguments,
+    Rules,
+    Same,
+    precision_problem,
+    rules_of,
+    rules_of_given,
+    values_of,
+)
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.memory import Footprint, State
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import LogReader, last_step, log_files
+from pytest_llmbench.readers.log import log_files
 
 _FIELDS = {
     "model-parallel-size": "parallelism.tensor", "dict-size": "model.vocab_size", "decoder-layers": "model.layers",
@@ -65,13 +71,13 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     precision, sharded = recipe.precision, recipe.parallelism.sharding in {"gradients", "full"}
     backends = ("fully_sharded",) if sharded else ("pytorch_ddp", "legacy_ddp", "c10d", "no_c10d")
     checkpoints = recipe.parallelism.activation_checkpointing == "full"
-    other_names = {
-        "bf16": Same(field="precision", allowed=(precision == "bf16",)),
-        "fp16": Same(field="precision", allowed=(precision == "fp16",)),
-        "memory-efficient-fp16": Same(field="precision", allowed=(precision == "fp16", False)),
-        "ddp-backend": Same(field="parallelism.sharding", allowed=backends),
-        "checkpoint-activations": Same(field="parallelism.activation_checkpointing", allowed=(checkpoints,)),
-    }
+    other_names = rules_of({
+        "bf16": ("precision", precision == "bf16"),
+        "fp16": ("precision", precision == "fp16"),
+        "memory-efficient-fp16": ("precision", precision == "fp16", False),
+        "ddp-backend": ("parallelism.sharding", *backends),
+        "checkpoint-activations": ("parallelism.activation_checkpointing", checkpoints),
+    })  # fmt: skip
     wide = own.get("decoder-ffn-embed-dim")  # outside of the recipe's fields, so another value makes the work unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
     same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
@@ -136,7 +142,7 @@ class Metaseq(External):
     name = "metaseq"
     proof = "the line `done training in ... seconds`"
     options = MetaseqOptions
-    reader = "metaseq"
+    reader = READER
     statistics = _STATISTICS
     logs = (_TRAIN_LOG, _TRAIN_STDERR, *External.logs)
 
@@ -203,11 +209,6 @@ class Metaseq(External):
             command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
         return Script(commands=(command,), notes=options.notes)
 
-    def progress(self, folder: Path) -> Progress | None:
-        dialect = self.log_reader().dialect
-        steps = (last_step(path, dialect()) for path in log_files(folder, self.logs))
-        return next((step for step in steps if step is not None), None)
-
     def output(self, folder: Path) -> Path:
         return next(iter(log_files(folder, (_TRAIN_LOG,))), super().output(folder))
 
@@ -215,7 +216,7 @@ class Metaseq(External):
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
             yield f"its own limit is {due:g} updates; the recipe has {recipe.steps}"
-        yield from agreement.check_steady(series.steps, topology)
+        yield from check_training(self, recipe, topology, series)
         slack = _slack(topology)
         yield from agreement.check_product(series.steps, "wps", ("ups", "wpb"), slack)
         skipped = series.totals.get("gradient_overflows")
@@ -225,8 +226,6 @@ class Metaseq(External):
         yield from agreement.check_rate(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
         yield from agreement.check_wall(series, topology)
         yield from agreement.check_pace(series, topology)
-        yield from _training.check_loss_drop(series)
-        yield from _training.check_first_loss(recipe, series)
 
 
 def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Mapping[str, Any]) -> Command:
@@ -274,5 +273,4 @@ def _slack(topology: Topology) -> Callable[[Step], float]:
     return share
 
 
-READER = LogReader(name="metaseq", dialect=lambda: parse, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES))
 ENGINE = Metaseq()

@@ -14,6 +14,7 @@ from typing import Any
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
+from pytest_llmbench.readers.log import LogReader
 from pytest_llmbench.readers.numbers import as_number, count, duration, number, unix_time
 from pytest_llmbench.readers.printed import Table, in_short, whole_number, with_claims
 
@@ -56,7 +57,7 @@ def _other(text: str) -> Iterator[items.Item]:
     if (match := _DONE.search(text)) and (seconds := as_number(match[1])) is not None:
         yield items.Completed(text)
         yield items.Total("done_training_s", seconds)
-    if patterns.failure(text):
+    if patterns.failure(text) and "printing GPU stats" not in text:  # of runs on CPUs
         yield items.Failed(text)
 
 
@@ -159,3 +160,8 @@ def _configured(text: str) -> Iterator[items.Said | items.Printed]:
     for _, backend in sorted(switch for switch in switches if switch[0] == "ddp_backend"):
         whole = "gradients" if "no_reshard_after_forward" in on else "full"
         yield items.Said("sharding", whole if backend == "fully_sharded" else "none")
+
+
+READER = LogReader(
+    name="metaseq", dialect=lambda: parse, claims=read_claims, needles=items.Needles(NEEDLES, CLAIM_NEEDLES)
+)

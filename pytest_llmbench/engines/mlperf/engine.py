@@ -12,16 +12,12 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Place, Script, options_of
-from pytest_llmbench.engines.external import External
-from pytest_llmbench.engines.mlperf.log import CLAIM_NEEDLES, NEEDLES, Dialect, read_claims
+from pytest_llmbench.engines.external import External, check_training
+from pytest_llmbench.engines.mlperf.log import READER
 from pytest_llmbench.engines.overrides import Rules, Same
-from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.memory import Footprint
 from pytest_llmbench.judging.statistics import Statistic, time
-from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import LogReader
 
 _ONLY_READS = "engine mlperf reads logs, and a submission starts its own program: put its result_*.txt into a folder"
 
@@ -41,7 +37,7 @@ class Mlperf(External):
     name = "mlperf"
     proof = "the line `run_stop` with the status success"
     options = MlperfOptions
-    reader = "mlperf"
+    reader = READER
     log_per_run = "result_*.txt"
     shapes = DENSE | {"parallelism.context"}
     statistics: Mapping[str, Statistic] = {
@@ -80,16 +76,11 @@ class Mlperf(External):
         return series.model_copy(update={"timed_twice": "blocks_without_a_mean" not in series.totals})
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        yield from series.contradictions
+        yield from check_training(self, recipe, topology, series, untrained=False)
         reached, target = series.totals.get("eval_accuracy"), options_of(recipe, MlperfOptions).target
         # The totals of a last line without its line end are left out.
         if "run_s" in series.totals and (reached is None or not reached <= target):
             yield f"it says that it succeeded with an evaluated loss of {reached}; the target is {target:g}"
-        yield from agreement.check_steady(series.steps, topology)
-        yield from _training.check_loss_drop(series)
 
 
 ENGINE = Mlperf()
-READER = LogReader(
-    name="mlperf", dialect=lambda: Dialect().parse, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES)
-)

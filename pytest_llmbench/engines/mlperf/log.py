@@ -15,6 +15,7 @@ from typing import Any
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
+from pytest_llmbench.readers.log import LogReader
 from pytest_llmbench.readers.numbers import as_number, duration, number
 
 _LINE = re.compile(r":::MLLOG (\{.*\})\s*", re.ASCII)
@@ -22,8 +23,6 @@ _LINE = re.compile(r":::MLLOG (\{.*\})\s*", re.ASCII)
 _CONFIG = re.compile(
     r":::DLPAL .*_(\d{1,5})x(\d{1,3})x\d{1,5}xtp(\d{1,4})pp(\d{1,4})cp(\d{1,4})(?:_(\w+))?\s*", re.ASCII
 )
-NEEDLES = (b":::MLLOG",)
-CLAIM_NEEDLES = (b":::DLPAL",)
 _LOSSES, _MEANS = ("train_loss", "reduced_train_loss"), {"train_step_time", "throughput"}
 # In 6,003 blocks of 471 public logs, the steps' own mean asks for 0.13 % or 0.05 s more than passed by `time_ms`.
 _SHARE, _EARLY_S = 0.003, 0.1
@@ -205,3 +204,11 @@ def _whole(name: str, value: Any) -> int:
     if not 0.0 <= result < 1e15 or not result.is_integer():
         raise items.Unreadable(f"{name} is {result:g}, not a whole number")
     return int(result)
+
+
+READER = LogReader(
+    name="mlperf",
+    dialect=lambda: Dialect().parse,
+    claims=read_claims,
+    needles=items.Needles((b":::MLLOG",), (b":::DLPAL",)),
+)

@@ -7,11 +7,24 @@ in the log only if the bar or the line was configured to show them; the event fi
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.readers import megatron_claims, patterns
-from pytest_llmbench.readers.items import Completed, Failed, Item, Printed, Said, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import (
+    Completed,
+    Failed,
+    Item,
+    Needles,
+    Printed,
+    Said,
+    StepLine,
+    Unreadable,
+    WorldSize,
+)
+from pytest_llmbench.readers.log import LogReader
 from pytest_llmbench.readers.numbers import as_number, number
 from pytest_llmbench.readers.printed import in_yaml
 from pytest_llmbench.readers.tensorboard import Collected, collect, whole
@@ -140,3 +153,11 @@ def read_claims(text: str) -> Iterator[Said | Printed]:
         yield Said("frozen_parameters", float(match[1]) * _THOUSANDS[match[2]])
     else:
         yield from megatron_claims.parse_claims(text)
+
+
+READER = LogReader(
+    name="nemo",
+    dialect=lambda: lambda text: chain(parse(text), gnu_time.parse(text)),
+    claims=read_claims,
+    needles=Needles((*NEEDLES, *gnu_time.NEEDLES), CLAIM_NEEDLES),
+)

@@ -12,9 +12,8 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines import training as _training
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, fill, fill_argument, flags
+from pytest_llmbench.engines.external import External, check_training, fill, fill_argument, flags
 from pytest_llmbench.engines.overrides import (
     Arguments,
     Rules,
@@ -24,13 +23,11 @@ from pytest_llmbench.engines.overrides import (
     rules_of_given,
     values_of,
 )
-from pytest_llmbench.engines.torchtitan.log import CLAIM_NEEDLES, NEEDLES, read_claims, reader
+from pytest_llmbench.engines.torchtitan.log import READER
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters, vocabulary
 from pytest_llmbench.judging.memory import Footprint
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.items import Needles
-from pytest_llmbench.readers.log import LogReader
 
 _FIELDS = {
     "training.local_batch_size": "micro_batch_size",
@@ -131,7 +128,7 @@ class Torchtitan(External):
     name = "torchtitan"
     proof = "the line `Training completed`"
     options = TorchtitanOptions
-    reader = "torchtitan"
+    reader = READER
     statistics: Mapping[str, Statistic] = {
         "median_tps": rate(
             "tokens/s/gpu",
@@ -214,16 +211,13 @@ class Torchtitan(External):
         return series.model_copy(update={"steps": tuple(_with_batch(step, recipe) for step in series.steps)})
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        yield from agreement.check_steady(series.steps, topology)
+        yield from check_training(self, recipe, topology, series)
         yield from _check_rates(series)
         of_rank, late = recipe.tokens_per_step / topology.world_size, _LATE_S if topology.gpus else _LATE_ON_CPUS_S
         unpaused = [step for step in series.steps if not step.paused]
         yield from agreement.check_rate(
             unpaused, "tps", of_rank, slack=lambda step: _SHARE + late / ((step.seconds or late) * step.interval)
         )
-        yield from _training.check_loss_drop(series)
-        yield from _training.check_first_loss(recipe, series)
-        yield from _training.check_logged_rate(recipe, topology, series)
 
 
 def _with_batch(step: Step, recipe: Recipe) -> Step:
@@ -251,5 +245,4 @@ def _given(recipe: Recipe, topology: Topology | None, *, old: bool) -> dict[str,
     })  # fmt: skip
 
 
-READER = LogReader(name="torchtitan", dialect=reader, claims=read_claims, needles=Needles(NEEDLES, CLAIM_NEEDLES))
 ENGINE = Torchtitan()

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from pytest_llmbench.core.record.claims import ClaimName
 from pytest_llmbench.readers import items, patterns
+from pytest_llmbench.readers.log import LogReader
 from pytest_llmbench.readers.numbers import duration, number, unix_time
 from pytest_llmbench.readers.printed import Table, in_json, in_object, whole_number, with_claims
 
@@ -205,3 +206,6 @@ def read_claims(text: str) -> Iterator[items.Said | items.Printed]:
         yield items.Said("precision", "mxfp8" if "MX" in match[0] else "fp8")
     elif "Loading the checkpoint" in text or ((match := _BEGIN.search(text)) and int(match[1]) > 1):
         yield items.Said("initial_weights", "loaded")
+
+
+READER = LogReader(name="torchtitan", dialect=reader, claims=read_claims, needles=items.Needles(NEEDLES, CLAIM_NEEDLES))

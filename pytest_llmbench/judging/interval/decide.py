@@ -16,7 +16,7 @@ from pytest_llmbench.judging.interval.steady import ALPHA, FEW_TO_COMPARE
 Op = Literal[">=", ">", "<=", "<"]
 
 # Version of the rule; it increases with every change by which the same steps could get another verdict.
-RULE = "steady-4"
+RULE = "steady-5"
 _HOPELESS = 100_000
 _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 steps after the warm-up"
 

@@ -34,8 +34,9 @@ _DRIFTS = 2.0
 _SETTLED = 0.01
 # The interval allows for a fall hidden by noise, as a share of what would count as a drift.
 _HIDDEN = 0.4
-# Noise that hides a fall of this share in fewer steps than these hides the beginning of a long warm-up.
-_NOISE, _FEW, _HIDDEN_IN_NOISE = 0.02, 60, 3.0
+# Noise that hides a fall of this share in fewer steps than these hides the beginning of a long warm-up. So do fewer
+# than 20 steps after a slow start.
+_HIDDEN_IN_NOISE, _NOISE = 3.0, ((40, 0.015), (60, 0.02))
 _LEAST_FOR_A_LINE = 4
 # The last of this many parts is a level of its own if it differs from the rest by more than this many standard errors.
 _LATE, _DEVIATES = 4, 3.0
@@ -98,6 +99,7 @@ def steady_state(
     # One or two slow lines at the beginning may be due to a pause within them.
     surely = not lines or cut > _BATCH
     level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
+    rest, usual = read[cut:], stats.fmean(read[cut:])
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
     return Steady(
         low=min(reading.low for reading in (level, *others)),
@@ -107,6 +109,7 @@ def steady_state(
         left_out=min(skip, len(seconds) - len(after)) + start,
         judged=len(judged),
         half_width=level.width,
+        scatter=math.dist(rest, [usual] * len(rest)) / math.sqrt(len(rest)) / usual,
         slope=level.slope,
         drift=level.drift,
         settled=level.drift is None or level.drift > (0.0 if cut else -_SETTLED),
@@ -116,7 +119,7 @@ def steady_state(
         fastest=min(judged) if len(seconds) > skip else 0.0,
         slowest=max(after) if len(seconds) > skip else math.inf,
         pausing=further_pauses(after, pauses, start, alpha) / len(judged),
-        unseen=_unseen(read[cut:], len(judged), steps_of_a_line, min(level.drift or 0.0, 0.0)) * level.mean,
+        unseen=_unseen(rest, len(judged), steps_of_a_line, min(level.drift or 0.0, 0.0)) * level.mean,
     )
 
 
@@ -239,7 +242,8 @@ def _level(steps: Sequence[float], alpha: float, *, batches: int, started: bool 
     change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
     around = line if abs(change) > chance else spread(centred, alpha, batches=batches)
     # Noise may hide the end of a slow start.
-    hidden = 1.0 if started else _HIDDEN_IN_NOISE if m < _FEW and chance > _NOISE * mean else _HIDDEN
+    loud = m < LEAST if started else any(m < few and chance > share * mean for few, share in _NOISE)
+    hidden = _HIDDEN_IN_NOISE if loud else 1.0 if started else _HIDDEN
     falls = max(0.0, hidden * chance - change)
     return _Level(m, mean, around.half_width, around.lean, change, chance, falls)
 

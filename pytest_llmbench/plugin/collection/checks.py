@@ -9,6 +9,7 @@ from pytest_llmbench.checks.base import CHECKS, FAMILIES, Check, CheckSettings, 
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import ExtensionError
 from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.recipe.reference import check_statistics
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.plugin.verdict.facts import HealthFacts
@@ -86,16 +87,7 @@ def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
         except ConfigError as error:
             raise ConfigError(f"system {system}: validation: {error}") from error
         validate(check.options, settings.options, f"{where}: options")
-        for reference in settings.references:
-            unit = check.statistics.get(reference.statistic)
-            if unit is None:
-                known = unknown("statistic", reference.statistic, check.statistics)
-                raise ConfigError(f"{where}: reference {reference.name}: {known}")
-            for _, bound in reference.bounds:
-                try:
-                    bound.to(unit)
-                except ConfigError as error:
-                    raise ConfigError(f"{where}: reference {reference.name}: {error}") from error
+        check_statistics(settings.references, check.statistics, f"{where}: ")
 
 
 class Faults(tuple[Finding, ...]):

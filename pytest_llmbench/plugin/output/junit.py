@@ -76,6 +76,8 @@ class JUnit:
         if self._own is not None:
             self._own.logfile, self._own.wanted = os.path.abspath(self._path), True  # noqa: PTH100  # keeps links
             self._config.stash[xml_key] = self._own
+        if self._writer is not None and not has_ini_key(self._config, "junit_suite_name"):
+            self._writer.suite_name = "llmbench"
         if self._collects:
             self._follow_writer()
 
@@ -138,7 +140,7 @@ class JUnit:
 
         def write() -> None:
             made = make_writer(self._config, Path(report.logfile))
-            made.wanted, made.suite_start = True, report.suite_start
+            made.wanted, made.suite_start, made.suite_name = True, report.suite_start, report.suite_name
             cases, over = so_far.cases()
             add_cases(made, cases)
             for nodeid in (*tests, END):

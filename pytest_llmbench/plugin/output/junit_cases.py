@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from pytest_llmbench.plugin.pytest_private import bin_xml_escape
-from pytest_llmbench.reporting.ci import evidence_lines
+from pytest_llmbench.reporting.ci import case_properties, evidence_lines
 
 _OUTPUT = "system-out"
 
@@ -31,12 +31,17 @@ def complete(cases: Sequence[ET.Element], records: str, *, places: bool) -> None
             for attribute in ("file", "line"):
                 if attribute in properties:
                     case.set(attribute, properties[attribute])
+        shown, element = case_properties(properties), case.find("properties")
+        if element is not None:
+            element[:] = [ET.Element("property", name=name, value=value) for name, value in shown.items()]
+        output = case.find(_OUTPUT)
+        if output is not None and (output.text or "").startswith(f"verdict: {properties['verdict']}\n"):
+            continue
         text = bin_xml_escape("\n".join(evidence_lines(properties, records)) + "\n")
         # Readers take the first, or all: what a test printed comes after its evidence.
-        output = case.find(_OUTPUT)
         if output is None:
             ET.SubElement(case, _OUTPUT).text = text
-        elif not (output.text or "").startswith(text):
+        else:
             output.text = f"{text}\n{output.text or ''}"
 
 
@@ -45,13 +50,13 @@ def lasting_name(name: str, properties: Mapping[str, str]) -> str:
 
     A slot, or a group of one node, is another node in the next session, and a history by name would mix them.
     """
-    host = properties.get("host", "")
+    host = properties.get("hosts", "")
     if properties.get("check") and properties.get("slot") and host:
-        return _rename_part(name, f"{properties['check']}-slot{properties['slot']}", f"{properties['check']}-{host}")
+        return rename_part(name, f"{properties['check']}-slot{properties['slot']}", f"{properties['check']}-{host}")
     return name
 
 
-def _rename_part(name: str, part: str, new: str) -> str:
+def rename_part(name: str, part: str, new: str) -> str:
     """A name in whose brackets one part is another: a part ends at a hyphen or the bracket."""
     before, bracket, inside = name.partition("[")
     if not bracket or not inside.endswith("]"):

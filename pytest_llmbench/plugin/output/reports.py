@@ -34,8 +34,16 @@ class Reported:
 
 
 def make_reports(session: FinishedSession, config: pytest.Config) -> list[Reported]:
-    """Make every report there is."""
-    return [_make_report(name, make) for name, make in _report_writers(session, config)]
+    """Make every report there is; one that fails leaves verdicts and other reports alone."""
+    made = []
+    for name, write in _report_writers(session, config):
+        try:
+            made.append(Reported(name=name, lines=tuple(map(str, write() or ()))))
+        except Exception as error:  # noqa: BLE001 - whatever the report of somebody else does
+            made.append(
+                Reported(name=name, failure=f"report {name} could not be made: {type(error).__name__}: {error}")
+            )
+    return made
 
 
 def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> None:
@@ -98,10 +106,3 @@ def _call_hook(
 ) -> Iterator[str]:
     for lines in call(session=session, config=config):
         yield from lines or ()
-
-
-def _make_report(name: str, make: Callable[[], Iterable[str] | None]) -> Reported:
-    try:
-        return Reported(name=name, lines=tuple(map(str, make() or ())))
-    except Exception as error:  # noqa: BLE001 - whatever the report of somebody else does
-        return Reported(name=name, failure=f"report {name} could not be made: {type(error).__name__}: {error}")

@@ -1,7 +1,6 @@
 """The results of a session: gathered as tests end, completed at its end, and handed to every report."""
 
-import contextlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import pytest
@@ -23,7 +22,8 @@ from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.reporting.verdict import SessionVerdict
-from pytest_llmbench.session.record_store import RecordStore, WholeChecks
+from pytest_llmbench.session.folder import Records
+from pytest_llmbench.session.record_store import RecordStore
 
 _AS_RECORDED = "judged as recorded: the recipes in the records decided what had to run, not those of this folder"
 
@@ -199,8 +199,9 @@ class Results:
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
         """Print the verdict table, and add the tests that are otherwise unreported to pytest's own list of errors."""
         rows, bench = self._conclusion.rows, self._bench
+        explained = terminal.explained_tests(reporter)
         terminal.add_reports(reporter, self._unreported)
-        terminal.verdict_tables(reporter, rows, bench.session.folder)
+        terminal.verdict_tables(reporter, rows, bench.session.folder, explained)
         if rows and bench.settings.simulate is not None:  # with rows, the settings are legal
             reporter.write_line(terminal.describe_fault(bench.settings.simulate), red=True, bold=True)
         self._summarise_session(reporter)
@@ -224,16 +225,22 @@ class Results:
         for report in self._made:
             terminal.report_lines(reporter, report, self._bench.session.folder)
 
-    @contextlib.contextmanager
-    def junit_written(self) -> Iterator[None]:
-        """Have the reports of tests on disk after this, in which pytest's writer is called.
+    @pytest.hookimpl(trylast=True, wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Have the reports written by pytest's writer, which is called within; an error fails the session.
 
-        Raises OSError if writing one fails.
+        The terminal's summary is printed also when the disk is full.
         """
-        with self._junit.written():
-            yield
-        self._junit.keep()
-        self._has_junit = True
+        try:
+            with self._junit.written():
+                result = yield
+            self._junit.keep()
+            self._has_junit = True
+        except OSError as error:
+            self._progress.note(f"a report could not be written: {error}; the verdicts are below")
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return None
+        return result
 
     def _finish_tests(self, session: pytest.Session) -> None:
         """Give every unfinished test its verdict, and find the runs of which no speed was judged."""
@@ -299,11 +306,16 @@ class Results:
                 notes=tuple(self._notes),
             )
             store.write(self._bench.session.folder / layout.VERDICTS, verdicts)
+            self._junit.describe_session(verdicts.digest)
 
     def _make_reports(self, store: RecordStore) -> None:
         session, planned = self._bench.session, self._bench.planned
         finished = FinishedSession(
-            id=session.id, folder=session.folder, planned=planned, runs=store.runs, checks=WholeChecks(store)
+            id=session.id,
+            folder=session.folder,
+            planned=planned,
+            runs=store.runs,
+            checks=Records(store.whole_check, store.checks),
         )
         self._made += make_reports(finished, self._config)
         if (kept := history.keep(self._config, session, store)) is not None:
@@ -317,26 +329,6 @@ class Results:
             return ""  # checks looked at every node
         left, settings = self.store.left_over if self.store is not None else (), self._bench.settings
         return ", ".join(left) or (f"{settings.left_over} of {settings.nodes}" if settings.left_over else "")
-
-
-class SafeReports:
-    """Wraps the report writers innermost, so that the terminal's summary is printed also when the disk is full."""
-
-    def __init__(self, results: Results, progress: LiveLine) -> None:
-        self._results = results
-        self._progress = progress
-
-    @pytest.hookimpl(trylast=True, wrapper=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
-        """Write the reports; if one fails, note that and fail the session."""
-        try:
-            with self._results.junit_written():
-                result = yield
-        except OSError as error:
-            self._progress.note(f"a report could not be written: {error}; the verdicts are below")
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-            return None
-        return result
 
 
 def _as_plain(value: object) -> Property:

@@ -1,10 +1,12 @@
 """Output for people: the plan before the runs, and the verdicts after."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.records import RecordedClause
 from pytest_llmbench.core.wire import layout
@@ -40,7 +42,7 @@ def header(bench: Bench, *, runs_tests: bool = True) -> list[str]:
     if settings.replay is not None:
         how = ", judged AS RECORDED, by the recipes in its records" if settings.as_recorded else ""
         where = f"logs in {settings.replay}{how}"
-    reports = f", reports in {bench.session.folder}" if runs_tests else ""
+    reports = f", reports in {shown_path(bench.session.folder)}" if runs_tests else ""
     name, what = settings.system.name, settings.system.description or "no description"
     runs, checks = len(bench.planned.runs), len(bench.planned.checks)
     planned = [counted(checks, "check")] if checks else []
@@ -83,12 +85,23 @@ def shown_as_failed(reporter: pytest.TerminalReporter) -> set[str]:
     return {str(report.nodeid) for kind in ("failed", "error") for report in reporter.stats.get(kind, ())}
 
 
-def verdict_tables(reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], folder: Path) -> None:
-    """Print every verdict, on nodes and on runs, with what was measured and what to do, and where the evidence is."""
+def explained_tests(reporter: pytest.TerminalReporter) -> set[str]:
+    """Node ids of the tests whose failure pytest has printed with its reason, before it prints our tables."""
+    shows = not reporter.no_summary and reporter.config.option.tbstyle != "no"
+    return shown_as_failed(reporter) if shows else set()
+
+
+def verdict_tables(
+    reporter: pytest.TerminalReporter, rows: Sequence[Mapping[str, object]], folder: Path, explained: Container[object]
+) -> None:
+    """Print every verdict, on nodes and on runs, with what was measured and what to do, and where the evidence is.
+
+    The reasons of the tests `explained` are on the terminal.
+    """
     checked, trained = [row for row in rows if "check" in row], [row for row in rows if "check" not in row]
     for title, of_kind, draw, evidence in (
-        ("health", checked, render_health, f"records and logs: {folder / layout.FOLDERS['check']}"),
-        ("verdicts", trained, render, f"records, scripts and logs: {folder}"),
+        ("health", checked, render_health, f"records and logs: {shown_path(folder / layout.FOLDERS['check'])}"),
+        ("verdicts", trained, partial(render, explained=explained), f"records, scripts and logs: {shown_path(folder)}"),
     ):
         if of_kind:
             reporter.section(f"llmbench {title}", sep="=")
@@ -134,7 +147,7 @@ def early_lines(reporter: pytest.TerminalReporter, made: Mapping[str, RunSummary
 def report_lines(reporter: pytest.TerminalReporter, report: Reported, folder: Path) -> None:
     """Print the lines of a report, and where the page for people is."""
     if report.is_page:
-        reporter.write_line(f"report: {folder / layout.PAGE}")
+        reporter.write_line(f"report: {shown_path(folder / layout.PAGE)}")
     if report.lines:
         reporter.section(f"llmbench {report.name}", sep="=")
     for line in report.lines:

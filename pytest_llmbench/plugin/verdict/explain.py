@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
+from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import Quantity, for_people, listed, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord
@@ -87,8 +87,8 @@ def _evidence(number: Number) -> list[str]:
         *([node] if node else []),
         *([f"runs: {runs}"] if runs else []),
         *([f"early verdict: {early}"] if early else []),
-        f"run record: {_short(record.path)}",
-        f"log: {_short(log)}",
+        f"run record: {shown_path(record.path)}",
+        f"log: {shown_path(log)}",
         f"run: {record.key}{where}{record.job}",
         f"statistic: {number.statistic} = {number.metric.rule}{judged}",
     ]
@@ -104,11 +104,6 @@ def _distance(measured: Quantity, threshold: Quantity, side: str) -> str:
     if side == "above" and percent > 900.0:
         return f"{for_people(1.0 + percent / 100.0, 3)} times"
     return f"{for_people(abs(percent), 3)} % {side}"
-
-
-def _short(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: GoldenLosses) -> list[str]:
@@ -128,7 +123,7 @@ def explain_losses(worst: Deviation, records: Sequence[RunRecord], golden: Golde
     return [
         far,
         *([f"other software than in the golden runs: {listed(unlike)}"] if unlike else []),
-        f"run record: {_short(record.path)}",
+        f"run record: {shown_path(record.path)}",
         f"run: {record.key}{f' on {listed(record.hosts)}' if record.hosts else ''}{record.job}",
         f"golden losses: {golden.recipe}, {len(golden.runs)} runs, {golden.date}",
     ]

@@ -201,7 +201,7 @@ class CheckFacts(ReportedFacts):
     record: str | None = None
     """Path of the health record, relative to the session's folder."""
     run_seconds: float | None = None
-    """Seconds that the check took for all nodes."""
+    """Seconds that the check took for all nodes; a measurement that several checks share counts for each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,7 +211,7 @@ class HealthFacts(ReportedFacts):
     measured: str | None
     """The first of the measured numbers, and how many more there are."""
     bound: str | None
-    """`bounded`, or `no bound` without a reference or physics: such a PASS shows nothing about speed."""
+    """`bounded`, or `no bound` where neither a reference nor physics has one: a PASS then leaves the speed unjudged."""
     bounds: str | None
     """The first of the bounds, and how many more there are."""
     severity: str | None
@@ -268,7 +268,7 @@ def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True)
         began, ended = record.timings.started, record.timings.ended
         evidence = {
             "job_id": record.job_id or "", "health_record": str(record.path), "record": record.within_session,
-            "run_seconds": round(ended - began, 3) if began is not None and ended is not None else None,
+            "run_seconds": None if began is None or ended is None else round(ended - began + record.shared_s, 3),
         }  # fmt: skip
     facts = CheckFacts(
         check=record.check, family=record.family, slot="" if slot is None else slot, host=host or "",

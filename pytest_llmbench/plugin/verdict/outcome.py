@@ -4,12 +4,14 @@ import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
+from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import Quantity, counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord, Verdict
@@ -25,6 +27,7 @@ from pytest_llmbench.plugin.verdict import speed
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
 from pytest_llmbench.plugin.verdict.facts import NumberFacts, VerdictFacts
 from pytest_llmbench.plugin.verdict.run import Run
+from pytest_llmbench.reporting.ci import evidence_lines
 from pytest_llmbench.session.record_store import RecordStore
 
 
@@ -97,9 +100,9 @@ def describe_problem(record: RunRecord) -> str:
         lines.append(f"its log gives {record.recipe.statistic_of_record} {metric.quantity}, which is not a verdict")
     if record.hosts:
         lines.append(f"on: {', '.join(record.hosts)}{record.job}")
-    lines.append(f"run record: {record.path}")
+    lines.append(f"run record: {shown_path(record.path)}")
     if problem.log:
-        lines.append(f"log: {problem.log}")
+        lines.append(f"log: {shown_path(Path(problem.log))}")
     return "\n".join(lines)
 
 
@@ -132,7 +135,13 @@ def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
     """
     noted = dict(item.user_properties)
     test = declared_test(item)
-    if test is None or (report.when == "teardown" and "verdict" in noted):
+    if test is None:
+        return
+    if report.when == "teardown" and "verdict" in noted:
+        if report.passed:  # pytest-html and Allure show the output of a test that passed, as pytest does with -rP
+            records = shown_path(bench_of(item.config).session.folder)
+            text = "".join(f"{line}\n" for line in evidence_lines(noted, records))
+            report.sections.append(("Captured stdout teardown", text))
         return
     verdict, reason = _find_verdict(call, report)
     if verdict is None:

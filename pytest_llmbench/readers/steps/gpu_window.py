@@ -1,12 +1,13 @@
 """Summarizes the samples of one GPU over a window of time."""
 
-import math
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+import statistics as stats
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple
 
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
@@ -76,153 +77,64 @@ _FIELDS = {
 }
 
 
-@final
-@dataclass(slots=True)
-class _Mean:
-    """Count, mean and range of one field."""
+def summarize(
+    watching: TelemetryEvent, samples: Sequence[GpuEvent], start: float, end: float, rank: int
+) -> GpuTelemetry:
+    """Return the telemetry of a rank's GPU from a Unix time to another, by all samples in the order of the log.
 
-    count: int = 0
-    total: float = 0.0
-    lowest: float = math.inf
-    highest: float = -math.inf
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count
-
-
-class GpuWindow:
-    """Accumulates samples and steps of the window in the order of the log, and keeps a few numbers of them.
-
-    In addition it holds the samples since the end of the last step, until the next step shows whether they lie in the
-    window. `trouble` is the rank's own explanation of a gap, if it has one.
+    The trouble of `watching` is the rank's own explanation of a gap, if it has one.
     """
+    longest_s = GAP_PERIODS * watching.period_s
+    first = next((at for at, sample in enumerate(samples) if sample.time >= start), len(samples))
+    last = next((at for at in range(first, len(samples)) if samples[at].time > end), len(samples))
+    before, within, after = samples[first - 1] if first else None, samples[first:last], next(iter(samples[last:]), None)
+    times = [before.time if before else start, *(sample.time for sample in within), after.time if after else end]
+    spans = [min(until, end) - max(since, start) for since, until in pairwise(times)]
+    unwatched_s = sum(span for span in spans if span > longest_s)
+    set_back = any(until < since for since, until in pairwise(times))
+    values = {name: [value for sample in within if (value := getattr(sample, name)) is not None] for name in _FIELDS}
+    energy = Energy()  # in these cases `_gaps` has a reason that concerns more than the energy
+    if within and not set_back and len(values["energy_mj"]) == len(within):
+        seen = [sample.energy_mj for sample in (before, *within, after) if sample and sample.energy_mj is not None]
+        energy = between(edge(start, before, within[0], longest_s), edge(end, within[-1], after, longest_s))
+        if any(later < earlier for earlier, later in pairwise(seen)):  # as when the driver is loaded again
+            energy = Energy(reason="its energy counter went backwards")
+    watched = bool(within) and not unwatched_s and not set_back
 
-    def __init__(self, watching: TelemetryEvent) -> None:
-        self.trouble = watching.trouble
-        self._gpu = watching.gpu
-        self._longest_s = GAP_PERIODS * watching.period_s
-        self._waiting: deque[GpuEvent] = deque()
-        self._last: GpuEvent | None = None
-        self._start: float | None = None
-        self._end = 0.0
-        self._first_edge: Edge | None = None
-        self._samples = 0
-        self._unwatched_s = 0.0
-        self._set_back = self._energy_fell = False
-        self._numbers = {name: _Mean() for name in _FIELDS}
-        self._throttled = self._power_capped = 0
-        self._reasons: Counter[str] = Counter()
+    def known(name: str, summary: Callable[[Sequence[Any]], Any]) -> Any:
+        return summary(values[name]) if watched and len(values[name]) == len(within) else None
 
-    def sample(self, sample: GpuEvent) -> None:
-        """Take the next sample."""
-        self._waiting.append(sample)
+    return GpuTelemetry(
+        rank=rank, gpu=watching.gpu, seconds=end - start, samples=len(within), unwatched_s=unwatched_s,
+        energy_j=energy.joules, energy_error_j=energy.error_j, power_w=known("power_w", stats.fmean),
+        sm_clock_mhz=known("sm_clock_mhz", stats.fmean), sm_clock_min_mhz=known("sm_clock_mhz", min),
+        memory_clock_mhz=known("memory_clock_mhz", stats.fmean),
+        temperature_max_degc=known("temperature_degc", max),
+        memory_used_max_bytes=known("memory_used_bytes", max),
+        throttled=known("clocks_event_reasons", lambda masks: sum(bool(mask & _SLOWDOWN) for mask in masks)),
+        power_capped=known("clocks_event_reasons", lambda masks: sum(bool(mask & POWER_CAP) for mask in masks)),
+        reasons=dict(Counter(reason for mask in values["clocks_event_reasons"] for reason in reasons_of(mask))),
+        gaps=tuple(_gaps(watching.trouble, end - start, values, len(within), unwatched_s, energy, set_back=set_back)),
+    )  # fmt: skip
 
-    def pass_by(self, start: float) -> None:
-        """Drop the samples before a step that starts at Unix time `start`, as the window begins then or later."""
-        while self._waiting and self._waiting[0].time < start:
-            self._last = self._waiting.popleft()
 
-    def extend(self, start: float, end: float) -> None:
-        """Add a step from Unix time `start` to `end` to the window, which begins with its first step."""
-        if self._start is None:
-            self._start = start
-        self._end = end
-        self._take_all(self._start)
-
-    def _take_all(self, start: float) -> None:
-        while self._waiting and self._waiting[0].time <= self._end:
-            sample = self._waiting.popleft()
-            if sample.time < start and not self._samples:
-                self._last = sample
-            else:
-                self._take(start, sample)
-
-    def _take(self, start: float, sample: GpuEvent) -> None:
-        if not self._samples:
-            self._first_edge = edge(start, self._last, sample, self._longest_s)
-        self._pass_time(start, sample)
-        self._samples += 1
-        for name, numbers in self._numbers.items():
-            value = getattr(sample, name)
-            if value is not None:
-                numbers.add(value)
-        mask = sample.clocks_event_reasons or 0
-        self._reasons.update(reasons_of(mask))
-        self._throttled += bool(mask & _SLOWDOWN)
-        self._power_capped += bool(mask & POWER_CAP)
-        self._last = sample
-
-    def _pass_time(self, start: float, sample: GpuEvent | None) -> None:
-        """Check the time from the last sample to this one, or to the window's end."""
-        since = start if self._last is None else self._last.time
-        until = self._end if sample is None else sample.time
-        within = min(until, self._end) - max(since, start)
-        if within > self._longest_s:
-            self._unwatched_s += within
-        self._set_back |= self._last is not None and until < since
-        counters = [known.energy_mj for known in (self._last, sample) if known and known.energy_mj is not None]
-        self._energy_fell |= len(counters) == 2 and counters[1] < counters[0]  # as when the driver is loaded again
-
-    def close(self, rank: int) -> GpuTelemetry:
-        """Return the telemetry of a rank's GPU, after the last step and sample."""
-        if self._start is None:
-            return GpuTelemetry(rank=rank, gpu=self._gpu, gaps=("no judged step",))
-        self._take_all(self._start)  # a sample may be written after the step in which it lies
-        after = self._waiting[0] if self._waiting else None
-        self._pass_time(self._start, after)
-        last_edge = edge(self._end, self._last, after, self._longest_s)
-        energy = self._energy(last_edge)
-        watched = bool(self._samples) and not self._unwatched_s and not self._set_back
-        known = {name: numbers for name, numbers in self._numbers.items() if watched and numbers.count == self._samples}
-        _, power, sm, memory_clock, temperature, memory, reasons = map(known.get, _FIELDS)
-        return GpuTelemetry(
-            rank=rank,
-            gpu=self._gpu,
-            seconds=self._end - self._start,
-            samples=self._samples,
-            unwatched_s=self._unwatched_s,
-            energy_j=energy.joules,
-            energy_error_j=energy.error_j,
-            power_w=power and power.mean,
-            sm_clock_mhz=sm and sm.mean,
-            sm_clock_min_mhz=sm and sm.lowest,
-            memory_clock_mhz=memory_clock and memory_clock.mean,
-            temperature_max_degc=temperature and temperature.highest,
-            memory_used_max_bytes=memory and memory.highest,
-            throttled=reasons and self._throttled,
-            power_capped=reasons and self._power_capped,
-            reasons=dict(self._reasons),
-            gaps=tuple(self._gaps(self._end - self._start, energy)),
-        )
-
-    def _energy(self, last_edge: Edge | None) -> Energy:
-        if self._set_back or not self._samples or self._numbers["energy_mj"].count < self._samples:
-            return Energy()  # `_gaps` gives the reason, as it concerns more than the energy
-        if self._energy_fell:
-            return Energy(reason="its energy counter went backwards")
-        return between(self._first_edge, last_edge)
-
-    def _gaps(self, seconds: float, energy: Energy) -> Iterator[str]:
-        because = f" ({self.trouble})" if self.trouble else ""
-        if not self._samples:
-            yield f"no sample in the {seconds:.3g} s of the judged window{because}"
-            return
-        if self._unwatched_s:
-            yield f"no sample for {self._unwatched_s:.3g} s of the judged window{because}"
-        if self._set_back:
-            yield "its clock was set back"
-        for name, words in _FIELDS.items():
-            missing = self._samples - self._numbers[name].count
-            if missing:
-                yield f"{missing} of {self._samples} samples lack the {words}"
-        if energy.reason:
-            yield energy.reason
+def _gaps(
+    trouble: str | None, seconds: float, values: Mapping[str, Sequence[float]], samples: int, unwatched_s: float,
+    energy: Energy, *, set_back: bool,
+) -> Iterator[str]:  # fmt: skip
+    because = f" ({trouble})" if trouble else ""
+    if not samples:
+        yield f"no sample in the {seconds:.3g} s of the judged window{because}"
+        return
+    if unwatched_s:
+        yield f"no sample for {unwatched_s:.3g} s of the judged window{because}"
+    if set_back:
+        yield "its clock was set back"
+    for name, words in _FIELDS.items():
+        if missing := samples - len(values[name]):
+            yield f"{missing} of {samples} samples lack the {words}"
+    if energy.reason:
+        yield energy.reason
 
 
 def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:
@@ -241,23 +153,25 @@ def _rank_telemetry(rank: int, path: Path, first: int, last: int) -> GpuTelemetr
         events = (line.event for line in event_lines(path))
         watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
         if isinstance(watching, TelemetryEvent):
-            return _window(watching, events, first, last).close(rank)
+            return _window(watching, events, first, last, rank)
     return GpuTelemetry(rank=rank, gaps=("it did not watch its GPU",))
 
 
-def _window(watching: TelemetryEvent, events: Iterator[Event | None], first: int, last: int) -> GpuWindow:
-    window = GpuWindow(watching)
-    for event in events:
+def _window(
+    watching: TelemetryEvent, events: Iterator[Event | None], first: int, last: int, rank: int
+) -> GpuTelemetry:  # fmt: skip
+    samples: list[GpuEvent] = []
+    steps: list[StepEvent] = []
+    for event in events:  # a sample may be written after the step in which it lies
         match event:
             case GpuEvent():
-                window.sample(event)
-            case TelemetryEvent(trouble=str(trouble)):
-                window.trouble = trouble
+                samples.append(event)
+            case TelemetryEvent(trouble=str()):
+                watching = replace(watching, trouble=event.trouble)
             case StepEvent(step=number) if number > last:
                 break
-            case StepEvent(step=number, time=end, seconds=seconds):
-                if number < first:
-                    window.pass_by(end - seconds)
-                else:
-                    window.extend(end - seconds, end)
-    return window
+            case StepEvent(step=number) if number >= first:
+                steps = [*steps[:1], event]
+    if not steps:
+        return GpuTelemetry(rank=rank, gpu=watching.gpu, gaps=("no judged step",))
+    return summarize(watching, samples, steps[0].time - steps[0].seconds, steps[-1].time, rank)

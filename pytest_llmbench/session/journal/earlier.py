@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 from pytest_llmbench.cluster.executors import can_begin, let_begin
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
 from pytest_llmbench.cluster.jobs import SlurmJob
@@ -22,7 +24,7 @@ from pytest_llmbench.cluster.runs import Plan, RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.queries import JobMarks, SlurmQueries
 from pytest_llmbench.cluster.slurm.queue import Slurm
-from pytest_llmbench.cluster.slurm.states import JobIdentity, OurJob
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, OurJob
 from pytest_llmbench.core.errors import ClusterError, ConfigError
 from pytest_llmbench.core.files import make_folder, write_text
 from pytest_llmbench.core.record.records import Problem, RunRecord
@@ -157,7 +159,7 @@ def put_aside(session: Session, folder: Path) -> Path | None:
 
 
 def session_to_resume(run_dir: Path, which: str) -> Session:
-    """Find a session by its id or folder, or the newest unfinished one. Raises ConfigError: there is none."""
+    """Find a session by its id or folder, or the newest unfinished one. Raises ConfigError: none is found."""
     if which != layout.NEWEST:
         folder = next((path for path in (run_dir / which, Path(which)) if (path / layout.JOURNAL).is_file()), None)
         if folder is None:
@@ -285,17 +287,14 @@ def _end_what_runs(session: Session) -> None:
 
 def processes_of(session: Session) -> Iterator[int]:
     """Launchers and ranks of a session on this machine, found by the path of its folder in their command lines."""
-    places = [f"{folder}/".encode() for folder in {session.folder.absolute(), session.folder.resolve()}]
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes()
-        except OSError:
-            continue
+    places = [f"{folder}/" for folder in {session.folder.absolute(), session.folder.resolve()}]
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
         ours = any(place in words for place in places) and any(
-            name in words for name in (b"submitit", b"srun", b"llmbench.")
+            name in words for name in ("submitit", "srun", "llmbench.")
         )
-        if ours and int(path.parent.name) != os.getpid():
-            yield int(path.parent.name)
+        if ours and process.pid != os.getpid():
+            yield process.pid
 
 
 def adopt(
@@ -369,7 +368,7 @@ def describe_dead_session(run_dir: Path) -> str | None:
 
 def _is_gone(began: JournalEvent, folder: Path) -> bool:
     if began.host == socket.gethostname():
-        return began.pid != os.getpid() and not Path(f"/proc/{began.pid}").exists()
+        return began.pid != os.getpid() and not psutil.pid_exists(began.pid)
     owner = folder / layout.OWNER
     return not owner.exists() or time.time() - owner.stat().st_mtime > max(_SILENT_S, began.ttl_s)
 
@@ -385,12 +384,21 @@ def _describe_remains(session: Session, began: JournalEvent) -> str:
 
 
 def _jobs_of(session: Session) -> tuple[list[str], str]:
-    """The session's jobs in the queue, for people, and the reason if Slurm does not answer."""
+    rows, error = jobs_of_user()
+    return jobs_in(rows, session), error
+
+
+def jobs_of_user() -> tuple[list[JobRow], str]:
+    """The jobs of this user in the queue, and the reason if Slurm does not answer."""
     queries = SlurmQueries(deque())
     queries.end_within(_ASK_S)
-    rows, error = queries.squeue("--me")
+    return queries.squeue("--me")
+
+
+def jobs_in(rows: Iterable[JobRow], session: Session) -> list[str]:
+    """Those of a session, for people."""
     inside = f"{session.folder.resolve()}/"
     return [
         f"{row.job_id} ({row.status.word})" for row in rows
         if row.status.alive and (row.comment.split(" ")[0] == session.token or row.script.startswith(inside))
-    ], error  # fmt: skip
+    ]  # fmt: skip

@@ -60,6 +60,8 @@ class LiveTask(Strict):
     """Seconds that it took; None while it goes on."""
     gpus: NonNegativeInt = 0
     nodes: PositiveInt = 1
+    hosts: str = ""
+    """The names of its nodes, of many the first; empty before it has any."""
     bound: str = ""
     """The bound on its speed, such as `>= 200,000 words/s`; empty without one."""
     verdict: Verdict | None = None

@@ -148,7 +148,7 @@ class LiveWriter:
         task = LiveTask(
             name=run.key, state="ended", detail=one_line(f"{problem.kind}: {problem.message}") if problem else "",
             step=summary.step, steps=run.recipe.steps, started=summary.started, took_s=summary.took_s,
-            gpus=summary.gpus, nodes=summary.nodes,
+            gpus=summary.gpus, nodes=summary.nodes, hosts=summary.hosts, bound=self._waiting[run.key].bound,
         )  # fmt: skip
         return self._add_verdict(task, run.series)
 

@@ -57,9 +57,11 @@ class HeldFleet:
     _: KW_ONLY
     start: Start
     look: Callable[[], None]  # called while waiting; it raises ClusterError when the nodes are gone or the session ends
-    remembered: dict[str, list[tuple[str, Answer]]]  # answers of shared probes of the session so far, by node
+    # Answers of the session's shared probes so far, by node, and the seconds that each probe took
+    remembered: dict[str, tuple[float, list[tuple[str, Answer]]]]
     unreachable: dict[str, str]  # nodes that refuse every start, and why; this fleet adds to it
     commands: list[str] = field(default_factory=list)  # the started processes, in order
+    shared_s: float = 0.0  # seconds of shared probes that an earlier check ran for this one
     _count: int = 0
 
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
@@ -76,10 +78,14 @@ class HeldFleet:
         """
         key = json.dumps([probe.name, probe.entry, probe.config], sort_keys=True)
         hosts = [host for host in self.hosts if probe.hosts is None or host in probe.hosts]
-        if not {*hosts} <= {host for host, _ in self.remembered.get(key, [])}:
-            per_node = probe.ranks_per_node
-            self.remembered[key] = [(hosts[answer.rank // per_node], answer) for answer in self.run([probe])[0]]
-        return [answer for host, answer in self.remembered[key] if host in hosts]
+        took_s, answers = self.remembered.get(key, (0.0, []))
+        if {*hosts} <= {host for host, _ in answers}:
+            self.shared_s += took_s
+        else:
+            began, per_node = time.monotonic(), probe.ranks_per_node
+            answers = [(hosts[answer.rank // per_node], answer) for answer in self.run([probe])[0]]
+            self.remembered[key] = (time.monotonic() - began, answers)
+        return [answer for host, answer in answers if host in hosts]
 
     def _begin(self, probe: Probe) -> _Step:
         self._count += 1
@@ -201,7 +207,7 @@ class Validator:
     out: dict[str, str] = field(default_factory=dict)  # unfit nodes, and why
     bad: dict[str, str] = field(default_factory=dict)  # those of them with findings; the others are unknown
     all_out: str | None = None  # a fault whose node is unknown, so that every node may be unfit
-    _remembered: dict[str, list[tuple[str, Answer]]] = field(default_factory=dict)
+    _remembered: dict[str, tuple[float, list[tuple[str, Answer]]]] = field(default_factory=dict)
     _unreachable: dict[str, str] = field(default_factory=dict)
 
     def run(self, names: Sequence[str], hosts: Sequence[str], job_id: str | None) -> None:
@@ -231,7 +237,8 @@ class Validator:
     def _one(self, check: Check, site: Site, hosts: Sequence[str], job_id: str | None) -> HealthRecord:
         settings = self.settings.system.validation.get(check.name, CheckSettings())
         gated = {}
-        if self.gate and not self.settings.nccl and check.family in _GATED:  # a node without the software has no fault
+        if self.gate and self.settings.gate != "links" and check.family in _GATED:
+            # A node without the software has no fault.
             gated = {host: reason for host, reason in self.out.items() if f"{NOT_MEASURED}: " not in reason}
         clock = UnixClock()
         began = clock.now()
@@ -243,7 +250,8 @@ class Validator:
         report = self._report(check, fleet, settings, gated)
         timings = Timings(started=began, ended=clock.now())
         record = health_record(check, self.settings, self.session, report=report, hosts=hosts, job_id=job_id)
-        record = record.model_copy(update={"options": settings.options, "timings": timings})
+        known = {"options": settings.options, "timings": timings, "shared_s": round(fleet.shared_s, 3)}
+        record = record.model_copy(update=known)
         self._learn(record)
         return record
 

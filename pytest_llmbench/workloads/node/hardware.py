@@ -13,10 +13,11 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.core.files import read_text
 from pytest_llmbench.core.wire.machine import GpuPath, MachineFabric, MachineFacts, MachineGpu
 from pytest_llmbench.readers.pci import pci_address
 from pytest_llmbench.workloads.node.machine import gpu_identity
-from pytest_llmbench.workloads.node.rdma import find_driverless, read_ports, read_text, root_port
+from pytest_llmbench.workloads.node.rdma import find_driverless, read_ports, root_port
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 

@@ -38,7 +38,7 @@ def hosts_of_this_job() -> tuple[str, ...]:
     if not in_slurm(os.environ):
         return (socket.gethostname(),)
     command = ["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")]
-    answer = ask(command, os.environ, _TIMEOUT_S, errors=False)
+    answer = ask(command, os.environ, _TIMEOUT_S, apart=True)
     if answer.code != 0:
         raise ClusterError(f"{shlex.join(command)} ended with status {answer.code}")
     return tuple(answer.text.split())

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 # Time for a framework to write a checkpoint or a stack after SIGTERM, before it is killed.
 _GRACE_S = 10.0
-_KEPT_BYTES = 1 << 20
+_KEPT_BYTES = 4 << 20  # of each program: a report of nvidia-smi on 16 GPUs has half a MiB
 _POLL_S = 0.1
 
 
@@ -24,7 +24,8 @@ class ProgramResult:
     """Exit status and output of a program."""
 
     code: int | None  # its exit status; negative for a signal, None if it was ended at its time limit
-    text: str  # the end of its output, with its errors unless they were left out
+    text: str  # the end of its output, with its errors unless they are apart
+    errors: str = ""  # the end of its standard error, if that is apart
 
     @property
     def last_line(self) -> str:
@@ -33,19 +34,30 @@ class ProgramResult:
         return lines[-1][-300:] if lines else ""
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, errors: bool = True) -> ProgramResult:
+def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, apart: bool = False) -> ProgramResult:
     """Run a program until it ends or its time is over; `env` is its whole environment.
 
-    Its whole process group is ended with it. Without `errors`, its standard error is dropped. Raises OSError if the
-    program is missing.
+    Its whole process group is ended with it. With `apart`, its standard error is not in its output. Raises OSError if
+    the program is missing.
     """
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
-    with started(argv, env=dict(env), **how) as process:
-        assert process.stdout is not None
-        with process.stdout as output:
-            text, in_time = _read(process, output, time.monotonic() + timeout_s)
-            ended = process.poll()
-    return ProgramResult(ended if in_time else None, text)
+    with os.fdopen(os.memfd_create("errors"), "r+b") as errors:
+        how = {"stdout": subprocess.PIPE, "stderr": errors if apart else subprocess.STDOUT}
+        with started(argv, env=dict(env), **how) as process:
+            assert process.stdout is not None
+            with process.stdout as output:
+                text, in_time = _read(process, output, time.monotonic() + timeout_s)
+                ended = process.poll()
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _KEPT_BYTES))
+        return ProgramResult(ended if in_time else None, text, errors.read().decode(errors="replace"))
+
+
+def output_of(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, *, apart: bool = False) -> str | None:
+    """Return the output of a program; None if it is missing, fails or exceeds its time."""
+    try:
+        result = ask(argv, env, timeout_s, apart=apart)
+    except OSError:
+        return None
+    return result.text.strip() if result.code == 0 else None
 
 
 @contextmanager

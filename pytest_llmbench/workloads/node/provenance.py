@@ -3,9 +3,8 @@
 import inspect
 import json
 import re
-import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.machine import cpu, node_software
-from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.node.processes import output_of
 from pytest_llmbench.workloads.node.secret_filter import disclosed, environment, in_python, is_secret, secret_values
 
 # Most of it is for opening a container.
@@ -98,20 +97,24 @@ def _git(task: CommandTask, env: Mapping[str, str]) -> dict[str, str]:
     # git refuses the checkout of another user by default; the run executes its code anyway.
     git = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "--no-optional-locks", "-C", root]
     alone = {name: value for name, value in env.items() if not name.startswith("GIT_")}
-    if _words([*git, "rev-parse", "--verify", "--quiet", "HEAD:./"], alone) is None:
+
+    def ask(*words: str) -> str | None:
+        return output_of([*git, *words], alone, _COMMAND_S, apart=True)
+
+    if ask("rev-parse", "--verify", "--quiet", "HEAD:./") is None:
         return {}
-    changed = _words([*git, "status", "--porcelain", "--untracked-files=no"], alone)
+    changed = ask("status", "--porcelain", "--untracked-files=no")
     facts = {
-        "git_root": _words([*git, "rev-parse", "--show-toplevel"], alone),
-        "git_commit": _words([*git, "rev-parse", "HEAD"], alone),
-        "git_describe": _words([*git, "describe", "--tags", "--always"], alone),
+        "git_root": ask("rev-parse", "--show-toplevel"),
+        "git_commit": ask("rev-parse", "HEAD"),
+        "git_describe": ask("describe", "--tags", "--always"),
         "git_state": None if changed is None else f"changed: {len(changed.splitlines())} files" if changed else "clean",
     }
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def _slurm(env: Mapping[str, str]) -> dict[str, str]:
-    words = _words(["scontrol", "--version"], env) if "SLURM_JOB_ID" in env else None
+    words = output_of(["scontrol", "--version"], env, _COMMAND_S, apart=True) if "SLURM_JOB_ID" in env else None
     return {"slurm": words.split()[-1]} if words else {}  # `slurm 23.11.4`, or a distribution's name in its place
 
 
@@ -134,11 +137,3 @@ def _file(path: Path) -> str:
         return f"cannot be looked at: {error.strerror}"
     when = datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec="seconds")
     return f"{status.st_size} bytes, changed {when}, not hashed"
-
-
-def _words(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the output of a program; None if it is missing, fails or exceeds its time."""
-    if shutil.which(argv[0], path=env.get("PATH")) is None:
-        return None
-    answer = ask(argv, env, _COMMAND_S, errors=False)
-    return answer.text.strip() if answer.code == 0 else None

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_llmbench.core.files import read_text
 from pytest_llmbench.core.wire.machine import MachinePort
-from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.node.processes import output_of
 
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.ASCII)
 _RATE = re.compile(r"([\d.]+) Gb/sec(?: \((\d+)X)?", re.ASCII)
@@ -20,14 +21,6 @@ _GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # of PCIe 
 _TOOL_S = 10.0
 # `PortXmitData:....................36298026860928`, and `     rx_discards_phy: 0`
 _COUNTER = re.compile(r"^\s*(\w{1,64}):[. ]*(\d{1,20})$", re.ASCII | re.MULTILINE)
-
-
-def read_text(path: Path) -> str | None:
-    """The text of a file of sysfs; None for an unreadable one."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None
 
 
 def root_port(card: Path) -> str | None:
@@ -92,11 +85,8 @@ def _read_counters(device: Path, port: Path, card: Path) -> dict[str, int]:
 
 def _ask(*argv: str) -> dict[str, int]:
     """The counters that a program prints; none where it is missing or fails."""
-    try:
-        result = ask(argv, {**os.environ, "LC_ALL": "C"}, _TOOL_S)
-    except OSError:
-        return {}
-    return {name: int(count) for name, count in _COUNTER.findall(result.text)} if result.code == 0 else {}
+    printed = output_of(argv, {**os.environ, "LC_ALL": "C"}, _TOOL_S) or ""
+    return {name: int(count) for name, count in _COUNTER.findall(printed)}
 
 
 def _name_of(name: str) -> str:

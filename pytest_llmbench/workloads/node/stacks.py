@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_llmbench.core.files import PRIVATE, write_text
+from pytest_llmbench.core.files import PRIVATE, read_text, write_text
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.workloads.node.processes import ask, marked
@@ -62,7 +62,7 @@ def rank_answering(context: RankContext) -> Answering:
         first = context.rank - context.local_rank
         for rank in range(first, first + context.ranks_per_node):
             answer = layout.stacks(context.folder, rank)
-            silent = _read(answer).partition("\n")[0] != asked
+            silent = (read_text(answer) or "").partition("\n")[0] != asked
             if silent and (state := _state_of(context.folder, rank)) is not None:
                 write_text(answer, f"{asked}\nthe process is {state}\n", mode=PRIVATE)
 
@@ -106,7 +106,7 @@ def describe_marked(mark: tuple[str, str], env: Mapping[str, str], secrets: Coll
     spy = shutil.which("py-spy")
     parts = []
     for pid in list(marked(*mark))[:_MOST_PROCESSES]:
-        words = _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ").strip()
+        words = (read_text(Path(f"/proc/{pid}/cmdline")) or "").replace("\0", " ").strip()
         parts.append(f"process {pid} is {_state(pid) or 'gone'}: {words[:300]}")
         if spy is not None and "python" in words:
             parts.append(ask([spy, "dump", "--nonblocking", "--pid", str(pid)], env, _SPY_S).text)
@@ -127,17 +127,10 @@ def _state_of(folder: Path, rank: int) -> str | None:
 
 
 def _state(pid: int) -> str | None:
-    stat = _read(Path(f"/proc/{pid}/stat"))
+    stat = read_text(Path(f"/proc/{pid}/stat")) or ""
     letter = stat.rpartition(")")[2].split()[:1]
     if not letter:
         return None
-    waits = _read(Path(f"/proc/{pid}/wchan"))
+    waits = read_text(Path(f"/proc/{pid}/wchan")) or ""
     where = f" in {waits}" if waits.strip("0") else ""
     return f"{_STATES.get(letter[0], 'alive')} ({letter[0]}){where}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

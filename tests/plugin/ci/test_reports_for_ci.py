@@ -1,6 +1,7 @@
 """What a CI system reads of a session: XML with evidence, a summary, annotations, one word, exit codes."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,10 +52,17 @@ def cases(path: Path) -> dict[str, ET.Element]:
 
 
 def test_every_case_has_its_evidence(ci: UserFolder) -> None:
-    result = judged(ci, LEARNS, SLOW)
+    result = judged(ci, LEARNS, SLOW, args=("-k", "tiny", "-rP"))
     assert result.returncode == 1, result.text
+    # pytest-html and Allure show the parameters of a test, and what one that passed has printed.
+    assert "reference = Reference(slow: throughput >= 900,000,000 words/s)" in result.text
+    passes = result.text.partition("= PASSES =")[2].partition("llmbench verdicts")[0]
+    assert re.search(r"^measured: \S+ nat \(loss_drop\)\nbound: >= 0\.01 nat$", passes, re.MULTILINE)
+    # A failure has its reason once, and pytest's summary repeats its first line.
+    assert result.text.count("run record: ") == 1
     assert verdict(result)["unconfirmed"] == ["tiny"]
     found = cases(result.session / "junit.xml")
+    assert [suite.get("name") for suite in ET.parse(result.session / "junit.xml").iter("testsuite")] == ["llmbench"]
     assert set(found) == {"test_reference[tiny-learns]", "test_reference[tiny-slow]"}
     record = f"reports/{result.session.name}/runs/tiny/record.json"
     for name, case in found.items():
@@ -64,7 +72,9 @@ def test_every_case_has_its_evidence(ci: UserFolder) -> None:
         assert told["record"] == record
         assert (ci.path / record).is_file()
         properties = {each.get("name"): each.get("value") or "" for each in case.iter("property")}
-        assert (case.get("file"), case.get("line")) == ("test_user.py", "2") == (properties["file"], properties["line"])
+        assert (case.get("file"), case.get("line")) == ("test_user.py", "2")
+        assert len(properties) <= 12
+        assert str(ci.path) not in json.dumps(properties)
         assert properties["test"] == f"test_user.py::{name}"
         assert properties["record"] == "runs/tiny/record.json"
         assert float(properties["value"]) > 0

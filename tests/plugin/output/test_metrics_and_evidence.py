@@ -60,7 +60,7 @@ def every_file_is_held_against_the_others(session: Path, place: Path) -> None:
     bundled = [path for path in sorted(session.rglob("*")) if path.is_file() and not path.is_symlink()]
     names = {path.relative_to(session).as_posix(): path for path in bundled}
     derived = [name for name in names if name not in MADE_AGAIN and not any(fnmatch(name, raw) for raw in RAW)]
-    known = {"verdicts.json", "verdict.json", "summary.md", "junit.xml", "runs/tiny/record.json"}
+    known = {"verdicts.json", "verdict.json", "junit.xml", "runs/tiny/record.json"}
     assert set(derived) >= {*known, "journal", "session.json", "runs/tiny/steps/rank-00000.jsonl"}
     for name in derived:
         whole = names[name].read_bytes()
@@ -115,7 +115,7 @@ def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
     assert page.count("<tr data-k=") == len(result.cases) == 2
     assert (page.count('<tr data-k="pass"'), page.count('<tr data-k="unbounded"')) == (1, 1)
     assert "NO SPEED WAS JUDGED for tiny" in page
-    assert f"report: {result.session}/report.html" in result.text
+    assert f"report: reports/{result.session.name}/report.html" in result.text
     told = json.loads((result.session / "verdicts.json").read_text())
     assert {each["test"].partition("::")[2] for each in told["tests"]} == set(result.cases)
 

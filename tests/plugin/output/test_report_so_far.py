@@ -90,7 +90,7 @@ def test_a_killed_session_leaves_the_verdicts_that_it_gave(user: UserFolder, wor
     assert not given(cases).keys() & WITHOUT_A_VERDICT
     outcomes = {"PASS": "passed", "FAIL": "failure", "ERROR": "error"}
     assert all(case.outcome == outcomes[case.properties["verdict"]] for case in cases.values())
-    assert all(case.properties["run_record"] for name, case in cases.items() if name in given(cases))
+    assert all(case.properties["record"] for name, case in cases.items() if name in given(cases))
     assert (session / "junit.xml").read_bytes() == report.read_bytes()
     for each in (report, session / "junit.xml"):
         (suite,) = JUnitXml.fromfile(os.fspath(each))
@@ -100,7 +100,7 @@ def test_a_killed_session_leaves_the_verdicts_that_it_gave(user: UserFolder, wor
     hold.unlink()
     result = user.run(*OURS, workers, "--resume", code=1)
     assert set(result.cases) == DECLARED
-    assert read_junit(report) == result.cases
+    assert read_junit(report, result.session) == result.cases
     assert given(result.cases) == {name: "FAIL" if "missed" in name else "PASS" for name in DECLARED}
     assert not [path.name for path in user.path.glob(".*.xml.*")]
 

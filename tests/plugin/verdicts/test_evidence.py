@@ -28,12 +28,12 @@ def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> N
     lines = result.text.splitlines()
     (header,) = [line for line in lines if line.startswith("llmbench: system local (")]
     assert header.endswith("cluster local, this machine, scale full")
-    assert f"llmbench: 1 run, reports in {session}" in lines
+    assert f"llmbench: 1 run, reports in reports/{session.name}" in lines
     assert f"llmbench: measuring on {HOST}" in lines
     table = lines[[line.strip("= ") for line in lines].index("llmbench verdicts") + 1 :][:3]
     assert table[0].split() == ["run", "nodes", "statistic", "measured", "threshold", "verdict", "reference"]
     assert re.fullmatch(r"tiny +1 +loss_drop +0\.\d+ nat +>= 0\.01 nat +PASS +learns", table[1])
-    assert table[2] == f"records, scripts and logs: {session}"
+    assert table[2] == f"records, scripts and logs: reports/{session.name}"
 
     # The run record.
     record = result.record()

@@ -45,7 +45,7 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
     """The declared tests of both XML files, each an error for that reason that names its run."""
     assert "INTERNALERROR" not in result.text, result.text
     cases = result.cases
-    assert read_junit(user.path / "mine.xml") == cases, result.text
+    assert read_junit(user.path / "mine.xml", result.session) == cases, result.text
     ours = {name: case for name, case in cases.items() if "[" in name}
     assert set(ours) == DECLARED, result.text
     for name, case in ours.items():

@@ -56,6 +56,9 @@ WITH_TORCH = tuple(
 
 REFUSED = -1000
 
+# A variable of ranks whose rate of matrix products nobody judges: it takes most of the time of a tiny training.
+SMALL_CEILING = "SMALL_CEILING"
+
 
 def serve(door: socket.socket, address: Path) -> None:
     """Fork a session for everybody who asks. Returns in the session, and after the last of them in the server."""
@@ -150,6 +153,8 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     if request["kind"] == "module":
         sys.argv[:] = request["args"]
         sys.modules.pop(sys.argv[0], None)  # else it is found as pytest has rewritten it
+        if SMALL_CEILING in os.environ:
+            sys.modules["pytest_llmbench.workloads.training.matmul"]._SIDE["cpu"] = 64
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     elif request["kind"] == "script":
         sys.argv[:] = [f"{first}/pytest", *request["args"]]
@@ -169,9 +174,10 @@ def _opened(old: Any, number: int) -> Any:
 
 
 def import_ranks() -> None:
-    """Import what every rank does."""
-    for name in RANKS:
+    """Import what every rank does, and what engines and checks of others do, which import `pytest_llmbench.api`."""
+    for name in (*RANKS, "pytest_llmbench.engines.in_process", "pytest_llmbench.checks.host.base"):
         importlib.import_module(name)
+    remember_versions()
     _forget()
 
 
@@ -184,6 +190,7 @@ def import_torch() -> None:
     sys.modules.pop("pynvml", None)  # tests have a stand-in of that name
     for name in (*RANKS, *WITH_TORCH):
         importlib.import_module(name)
+    remember_versions()
     _forget()
 
 
@@ -207,11 +214,16 @@ def remember_yaml() -> None:
 
 
 def read_shipped() -> None:
-    """Read the recipes and systems of the package."""
+    """Read the recipes and systems of the package; what its recipes amount to is a sixth of a small session's time."""
     files: Any = importlib.import_module("pytest_llmbench.core.yaml_files")
+    recipes: Any = importlib.import_module("pytest_llmbench.core.recipe.recipes")
     shipped = importlib.import_module("pytest_llmbench.core.paths").shipped
-    for path in (path for name in ("recipes", "systems") for path in Path(shipped(name)).glob("*.yaml")):
+    for path in Path(shipped("systems")).glob("*.yaml"):
         files.read_yaml(path)
+    read = recipes._recipes_of
+    folder = Path(shipped("recipes"))
+    known = {(path, scale): read(path, scale) for path in folder.glob("*.yaml") for scale in ("full", "smoke")}
+    recipes._recipes_of = lambda path, scale: {**known[path, scale]} if (path, scale) in known else read(path, scale)
 
 
 def remember_installed() -> None:
@@ -230,6 +242,26 @@ def remember_installed() -> None:
             return known[path] if path in known else read(found)
 
         setattr(metadata.Distribution, name, property(remembered))
+
+
+def remember_versions() -> None:
+    """Look once for the packages whose versions each rank notes; those on a path of its own come first."""
+    metadata = importlib.import_module("importlib.metadata")
+    names = importlib.import_module("pytest_llmbench.workloads.node.installed").PACKAGES
+    read, paths, known = metadata.version, {*sys.path}, {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            known[name] = read(name)
+
+    def remembered(name: str) -> Any:
+        own = [path for path in sys.path if path not in paths]
+        for found in metadata.distributions(name=name, path=own):
+            return found.version
+        if name in names and name not in known:
+            raise metadata.PackageNotFoundError(name)
+        return known[name] if name in known else read(name)
+
+    vars(metadata)["version"] = remembered
 
 
 def start_pytest(door: Path) -> None:

@@ -329,6 +329,7 @@ def test_options_that_cannot_be_meant(tmp_path: Path, options: dict[str, Any], w
 
 CONTAINERS = {
     "docker": "run --rm --init --gpus=all --cap-add=SYS_ADMIN --volume /a:/a --env DCGMI_STATUS --pid=host img",
+    "apptainer": "exec --nv --no-home --bind /a:/a --pid=host img",
     "enroot": "start --rw --mount /a:/a --env DCGMI_STATUS --pid=host img",
     "pyxis": "--jobid=7 --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist=n1 --container-image=img "
     "--container-mounts=/a:/a --no-container-mount-home --pid=host",

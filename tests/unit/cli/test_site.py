@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,7 +118,10 @@ def test_the_doctor_says_what_is_missing(llmbench: Llmbench, monkeypatch: pytest
     parts = {row["part"]: row for row in json.loads(result.stdout)}
     assert (parts["Slurm"]["state"], parts["Slurm"]["needed"]) == ("missing", True)
     assert result.exit_code == 1
-    assert "-> " in llmbench("doctor").stdout
+    text = llmbench("doctor").stdout
+    assert re.search(r"^missing +Slurm +not on PATH.*\nrepair +Slurm +apt-get install", text, re.MULTILINE)
+    assert re.search(r"^unneeded +not there +apptainer, docker, enroot, pyxis", text, re.MULTILINE)
+    assert not re.search("^(missing|wrong) +docker", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

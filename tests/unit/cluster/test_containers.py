@@ -36,7 +36,7 @@ def test_pyxis_is_told_by_options_of_srun_and_nothing_is_wrapped() -> None:
     assert inside(image, ["train"], FOLDER, ["NAME"]) == ["train"]
 
 
-@pytest.mark.parametrize("runtime", ["enroot", "docker"])
+@pytest.mark.parametrize("runtime", ["enroot", "docker", "apptainer"])
 def test_srun_is_told_nothing_of_another_runtime(runtime: str) -> None:
     assert srun_options(container(runtime), FOLDER) == []
 
@@ -48,6 +48,15 @@ def test_enroot() -> None:
         "--mount", "/shared/a run:/shared/a run", "--mount", "/fsx:/data:ro", "--mount", "/a b:/a b",
         "--env", "A", "--env", "B", "--extra=a b", "registry/train:23.03",
         "env", "--chdir=/work dir", "train", "--now",
+    ]  # fmt: skip
+
+
+def test_apptainer() -> None:
+    """The home is there unless it is refused, and no `--env`: a name alone is an error to it."""
+    line = words(inside(container("apptainer"), ["train", "--now"], FOLDER, ["A"]))
+    assert line == [
+        "apptainer", "exec", "--nv", "--bind", "/shared/a run:/shared/a run", "--bind", "/fsx:/data:ro", "--bind",
+        "/a b:/a b", "--pwd", "/work dir", "--extra=a b", "registry/train:23.03", "train", "--now",
     ]  # fmt: skip
 
 
@@ -70,6 +79,7 @@ def test_docker() -> None:
     ("runtime", "here", "gone"),
     [("pyxis", "--no-container-mount-home", "--container-mount-home"),
      ("enroot", "ENROOT_MOUNT_HOME=no", "ENROOT_MOUNT_HOME=yes"),
+     ("apptainer", "--no-home", "--env"),
      ("docker", "--rm", "$HOME:$HOME")],
 )  # fmt: skip
 def test_without_home_and_folder(runtime: str, here: str, gone: str) -> None:
@@ -77,5 +87,10 @@ def test_without_home_and_folder(runtime: str, here: str, gone: str) -> None:
     found = words([*srun_options(image, FOLDER), *inside(image, ["train"], FOLDER, [])])
     assert here in found
     assert gone not in found
-    where = {"pyxis": f"--container-workdir={FOLDER}", "enroot": f"--chdir={FOLDER}", "docker": FOLDER}
+    where = {
+        "pyxis": f"--container-workdir={FOLDER}",
+        "enroot": f"--chdir={FOLDER}",
+        "docker": FOLDER,
+        "apptainer": FOLDER,
+    }
     assert where[runtime] in found

@@ -12,8 +12,8 @@ from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge
 from pytest_llmbench.engines.base import Place, Script, get_engine, problems_of
-from pytest_llmbench.engines.torchtitan.engine import ENGINE, READER
-from pytest_llmbench.engines.torchtitan.log import reader
+from pytest_llmbench.engines.torchtitan.engine import ENGINE
+from pytest_llmbench.engines.torchtitan.log import READER, reader
 from pytest_llmbench.judging.sanity import first_problem
 from pytest_llmbench.readers.items import Pause, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S, GpuEvent
-from pytest_llmbench.readers.steps.gpu_window import MOST_ERROR, GpuWindow, between, edge
+from pytest_llmbench.readers.steps.gpu_window import MOST_ERROR, between, edge, summarize
 from tests.support.gpu_logs import BEGIN, POWER_W, sample, samples, told
 
 LONGEST_S = 3 * GPU_PERIOD_S
@@ -23,11 +23,7 @@ ENERGY = ("energy_j", "energy_error_j")
 
 def watched(seen: list[GpuEvent], start_s: float, end_s: float, **said: Any) -> GpuTelemetry:
     """What a GPU did from one second after `BEGIN` to another, in one step."""
-    window = GpuWindow(told(**said))
-    for each in seen:
-        window.sample(each)
-    window.extend(BEGIN + start_s, BEGIN + end_s)
-    return window.close(3)
+    return summarize(told(**said), seen, BEGIN + start_s, BEGIN + end_s, 3)
 
 
 def known(found: GpuTelemetry) -> set[str]:
@@ -136,13 +132,6 @@ def test_a_short_window_has_no_energy() -> None:
     assert gap == "the judged window is too short for its samples: its energy could be wrong by 50 %"
 
 
-def test_without_a_judged_step_there_is_no_window() -> None:
-    window = GpuWindow(told())
-    window.sample(sample(1.0))
-    window.pass_by(BEGIN + 5)
-    assert window.close(3) == GpuTelemetry(rank=3, gpu="GPU-0", gaps=("no judged step",))
-
-
 PIECES = st.lists(st.floats(8.0, 20.0), min_size=2, max_size=3)
 POWERS = st.lists(st.floats(60.0, 700.0), min_size=140, max_size=140)
 
@@ -200,29 +189,3 @@ def test_no_number_comes_of_what_nobody_saw(times: list[float], start: float, se
     far = any(after - before > LONGEST_S for before, after in pairwise(edges))
     if far:
         assert known(found) & set(SAMPLED) == set()
-
-
-# In parts of a second that a float of Unix time holds exactly, so that no sample changes sides by rounding.
-@given(
-    st.lists(st.integers(3, 200).map(lambda parts: parts / 64), min_size=2, max_size=20), st.integers(1, 5), st.data()
-)
-def test_steps_make_no_difference(durations: list[float], skipped: int, data: st.DataObject) -> None:
-    """A window in many steps is the same as in one, and samples may be written after the step they lie in."""
-    skipped = min(skipped, len(durations) - 1)
-    ends = [sum(durations[: number + 1]) for number in range(len(durations))]
-    seen = samples(ends[-1] + 2.0)
-    late = data.draw(st.integers(0, 3))
-    window, given_so_far = GpuWindow(told()), 0
-    for number, end in enumerate(ends):
-        due = max(0, sum(each.time <= BEGIN + end for each in seen) - late)
-        for each in seen[given_so_far:due]:
-            window.sample(each)
-        given_so_far = max(given_so_far, due)
-        start = BEGIN + end - durations[number]
-        if number < skipped:
-            window.pass_by(start)
-        else:
-            window.extend(start, BEGIN + end)
-    for each in seen[given_so_far:]:
-        window.sample(each)
-    assert window.close(3) == watched(seen, ends[skipped - 1], ends[-1])

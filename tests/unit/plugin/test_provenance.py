@@ -73,7 +73,7 @@ FP8 = "7 of 8 linear layers of the blocks in fp8; 1 of 8 linear layers of the bl
     [
         (None, "none", None),
         ({"fp8": 7, "bf16": 1}, "none", f"{FP8}; embedding and output layer in bf16"),
-        (None, "auto", "recomputed: full; 4 sequences at a time"),
+        (None, "auto", "recomputed: full; 4 sequences in each micro batch"),
     ],
 )
 def test_counts_are_in_record_and_report(

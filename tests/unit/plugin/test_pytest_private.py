@@ -11,6 +11,7 @@ from pytest_llmbench.plugin.pytest_private import (
     NodeReporter,
     add_to_summary,
     bin_xml_escape,
+    find_setup,
     get_file,
     has_ini_key,
     make_writer,
@@ -44,6 +45,13 @@ def test_the_writer_of_xml(tmp_path: Path) -> None:
     (suite,) = ET.parse(writer.logfile).getroot()
     assert (suite.get("tests"), suite.get("skipped")) == ("2", "1")
     assert (writer.family, isinstance(xml_key, pytest.StashKey)) == ("xunit1", True)
+
+
+def test_the_ini_file_is_found_by_paths_of_tests(tmp_path: Path) -> None:
+    (tmp_path / "b/tests").mkdir(parents=True)
+    (tmp_path / "b/pytest.ini").write_text("[pytest]\n")
+    assert find_setup([f"{tmp_path}/b/tests"], tmp_path) == (tmp_path / "b", tmp_path / "b/pytest.ini")
+    assert find_setup([], tmp_path) == (tmp_path, None)
 
 
 def test_a_writer_of_ours(pytester: pytest.Pytester) -> None:

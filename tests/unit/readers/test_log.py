@@ -238,7 +238,13 @@ def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str
     assert series.failure == failure
 
 
-FAILED = ["failed x of step", "ValueError: one", "failed y", "ValueError: two", "Interrupt of step"]
+FAILED = [
+    "failed CUDA_ERROR_A of step",
+    "ValueError: one",
+    "failed CUDA_ERROR_B",
+    "ValueError: two",
+    "Interrupt of step",
+]
 
 
 @pytest.mark.parametrize("first", range(len(FAILED)))

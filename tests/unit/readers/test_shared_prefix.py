@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.deepspeed_chat import engine as deepspeed_chat
-from pytest_llmbench.engines.megatron_lm import engine as megatron_lm
-from pytest_llmbench.engines.metaseq import engine as metaseq
-from pytest_llmbench.engines.nemo import base as nemo
+from pytest_llmbench.engines.deepspeed_chat import log as deepspeed_chat
+from pytest_llmbench.engines.megatron_lm import log as megatron_lm
+from pytest_llmbench.engines.metaseq import log as metaseq
+from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.shared_prefix import find_shared_prefix
 from tests.support.samples import DATA, middle_left_out

@@ -71,6 +71,8 @@ def test_what_a_rank_says_of_its_trouble_is_kept(tmp_path: Path) -> None:
 def test_nothing_is_judged_of_no_steps(tmp_path: Path) -> None:
     write_rank(tmp_path, 0, 2, [told(), *samples(3)])
     assert read_telemetry(tmp_path, ()) == ()
+    later = tuple(each.model_copy(update={"step": 3}) for each in judged(tmp_path, first=2))
+    assert read_telemetry(tmp_path, later) == (GpuTelemetry(rank=0, gpu="GPU-0", gaps=("no judged step",)),)
     assert read_telemetry(tmp_path / "gone", judged(tmp_path, first=1)) == ()
 
 

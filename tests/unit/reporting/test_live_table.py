@@ -65,10 +65,20 @@ def test_what_does_not_fit_is_counted_and_the_urgent_is_shown() -> None:
     """Of 2,000 runs, those under way are in the first rows, and all are in the counters."""
     waiting = [LiveTask(name=f"w{number}") for number in range(1998)]
     later = RUNNING.model_copy(update={"name": "later", "eta_s": 90.0})
-    lines = drawn(picture(*waiting, later, RUNNING), 100, 5)
-    assert len(lines) == 5
+    lines = drawn(picture(*waiting, later, FAILED, RUNNING), 100, 5)
     assert "2 running, 1,998 waiting" in lines[0]
     assert [line.split()[0] for line in lines[2:4]] == ["opt125m", "later"]
+    assert lines[4:] == ["and 2 more"]
+    lines = drawn(picture(*waiting, later, FAILED, RUNNING), 100, 6)
+    assert [line.split()[0] for line in lines[4:]] == ["bloom", "1998"]
+    assert re.fullmatch(r"1998 runs +waiting", lines[5].strip())
+
+
+def test_nodes_and_bounds_are_in_eighty_columns() -> None:
+    """Who sees a slow run wants its node and what it should reach, also when the run is over."""
+    run = {"hosts": "n13", "name": "alpha-group13"}
+    lines = drawn(picture(FAILED.model_copy(update=run | {"bound": RUNNING.bound}), RUNNING.model_copy(update=run)), 80)
+    assert [("n13" in line, RUNNING.bound in line) for line in lines[2:]] == [(True, True)] * 2
 
 
 def test_texts_of_others_are_harmless() -> None:

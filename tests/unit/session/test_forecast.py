@@ -172,7 +172,7 @@ def test_nothing_is_recomputed_that_fits(name: str, system: str, gpus: int, chos
     """The plan has what ranks choose by the memory of their GPUs; the batch of a step stays."""
     where = settings(system, nodes=1, gpus_per_node=gpus)
     refused, doubted, said = foreseen(SHIPPED[name], where)
-    assert f"recomputed: {chosen} sequence{'' if chosen[-1] == '1' else 's'} at a time" in said.splitlines()
+    assert f"recomputed: {chosen} sequence{'' if chosen[-1] == '1' else 's'} in each micro batch" in said.splitlines()
     if chosen.startswith("none"):
         assert (refused, "GiB" in doubted) == ("", False)
     topology = where.topology(SHIPPED[name])
@@ -186,7 +186,7 @@ def test_nothing_is_recomputed_that_fits(name: str, system: str, gpus: int, chos
 
 def test_without_a_gpu_the_choice_is_left_to_the_ranks() -> None:
     said = foreseen(SHIPPED["opt13b"], settings(System(name="slurm", cluster="slurm"), nodes=1))[2]
-    assert "recomputed: none, 2 sequences at a time; decided on the GPUs, by their memory" in said
+    assert "recomputed: none, 2 sequences in each micro batch; decided on the GPUs, by their memory" in said
 
 
 @pytest.mark.parametrize("system", [H100, "H200", "ND96amsr_A100_v4", "JUWELS_Booster"])

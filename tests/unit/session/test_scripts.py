@@ -22,7 +22,7 @@ from pytest_llmbench.session.script.scripts import quote, write_script
 
 Launcher = Literal["once", "node", "srun", "torchrun", "deepspeed"]
 LAUNCHERS: tuple[Launcher, ...] = ("once", "node", "srun", "torchrun", "deepspeed")
-RUNTIMES = ("bare", "pyxis", "enroot", "docker")
+RUNTIMES = ("bare", "pyxis", "enroot", "docker", "apptainer")
 IMAGE = "registry/an image:$1"
 HOSTILE = ("a b", "'", '"', "$HOME", "$(touch broken)", "`touch broken`", "a\nb", "\\", "*", "!", "", "ü;&|<>#", "~")
 VARIABLES = {
@@ -44,6 +44,12 @@ rest = sys.argv[1:]
 if name == "srun":
     while rest[0].startswith("--"):
         rest.pop(0)
+elif name == "apptainer":  # it ends at a flag that it does not know, and passes its environment on
+    assert rest.pop(0) == "exec", rest
+    while rest[0].startswith("-"):
+        flag = rest.pop(0)
+        assert flag in ("--nv", "--no-home") or (flag in ("--bind", "--pwd") and rest.pop(0)), flag
+    assert rest.pop(0) == image, rest
 elif name in ("docker", "enroot"):
     rest = rest[rest.index(image) + 1 :]
 else:
@@ -76,7 +82,7 @@ class Bash:
         """Run a script and return its exit status and the calls, in order."""
         record = self.folder / "record"
         record.write_text("")
-        for name in ("srun", "docker", "enroot", "deepspeed", "python", "train", "next"):
+        for name in ("srun", "docker", "enroot", "apptainer", "deepspeed", "python", "train", "next"):
             stub = self.folder / "bin" / name
             stub.parent.mkdir(exist_ok=True)
             stub.write_text(STUB.format(python=sys.executable, record=str(record), image=IMAGE))
@@ -116,7 +122,7 @@ def script(
 def carriers(launcher: Launcher, runtime: str, *, slurm: bool) -> list[str]:
     """The programs that carry a command to where it runs, outermost first."""
     by_srun = slurm and (launcher in {"node", "srun", "torchrun"} or runtime == "pyxis")
-    return [*(["srun"] if by_srun else []), *([runtime] if runtime in {"enroot", "docker"} else [])]
+    return [*(["srun"] if by_srun else []), *([runtime] if runtime not in {"bare", "pyxis"} else [])]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -162,7 +168,7 @@ def test_each_nodes_task_labels_the_log(bash: Bash, launcher: Launcher, runtime:
     assert bash.printed == ""
 
 
-@pytest.mark.parametrize("runtime", ["bare", "enroot", "docker"])
+@pytest.mark.parametrize("runtime", ["bare", "enroot", "docker", "apptainer"])
 @pytest.mark.parametrize("launcher", ["once", "node", "torchrun", "deepspeed"])
 def test_every_word_arrives_without_slurm(bash: Bash, launcher: Launcher, runtime: str) -> None:
     command = Command(launcher=launcher, argv=("train", *HOSTILE))
@@ -195,7 +201,7 @@ def test_ranks_meet_at_a_node_s_fast_name_where_there_are_several(bash: Bash, no
     assert f"--rdzv_endpoint={endpoint}" in calls[-1].argv
 
 
-@pytest.mark.parametrize("runtime", ["enroot", "docker"])
+@pytest.mark.parametrize("runtime", ["enroot", "docker", "apptainer"])
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_a_rank_in_an_image_knows_which_it_is(bash: Bash, launcher: Launcher, runtime: str) -> None:
     """A runtime passes on what it is told alone: the run's variables, and to a task of srun its number."""
@@ -203,8 +209,10 @@ def test_a_rank_in_an_image_knows_which_it_is(bash: Bash, launcher: Launcher, ru
     _, calls = bash(script(Command(launcher=launcher, argv=("train",)), where=where, SITE="2"))
     argv = calls[-2].argv
     passed = {argv[at + 1] for at, word in enumerate(argv) if word == "--env"}
+    if runtime == "apptainer":  # all that it has, as srun's variables
+        passed = {*calls[-1].env}
     assert {"OWN", "TOKEN", "SITE", *VARIABLES} <= passed
-    assert ("SLURM_PROCID" in passed) == (launcher == "srun")
+    assert runtime == "apptainer" or ("SLURM_PROCID" in passed) == (launcher == "srun")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -20,6 +20,7 @@ from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import matmul
 from tests.conftest import known
 from tests.support.warm.asking import Forked
+from tests.support.warm.serving import SMALL_CEILING
 
 RANK = "pytest_llmbench.workloads.rank.main"
 
@@ -97,6 +98,7 @@ def _place(folder: Path, rank: int, ranks: int) -> dict[str, str]:
         "SUBMITIT_LOCAL_NTASKS": str(ranks),
         "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
         "PYTHONPATH": str(folder),  # tests put entry functions of their own there
+        SMALL_CEILING: "1",
     }
 
 

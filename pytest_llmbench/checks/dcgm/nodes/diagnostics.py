@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import model_validator
 
 from pytest_llmbench.core.errors import RunError
-from pytest_llmbench.core.recipe.environments import Container, Environment
+from pytest_llmbench.core.recipe.environments import MOUNT_FLAGS, Container, Environment
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -60,26 +60,22 @@ def dcgm(context: RankContext, log: ProbeLog) -> DiagnosticRun:
     if shutil.which(program, path=env.get("PATH")) is None:
         missing = f"{program} is not installed: it is not on PATH {env.get('PATH', '')}"
         return DiagnosticRun(missing=missing, output=None)
-    errors = context.folder / f"errors-{context.rank:05d}"
     deadline = time.monotonic() + context.config["limit_s"]
     # A version without JSON has a table, which lacks severities.
     for form in (["-j"], []):
-        output = _run([*outer, *context.config["words"], *form], env, deadline, errors, log)
+        output = _run([*outer, *context.config["words"], *form], env, deadline, log)
         if _REFUSED not in output.stderr:
             break
     return DiagnosticRun(missing=None, output=output)
 
 
-def _run(
-    command: Sequence[str], env: Mapping[str, str], deadline: float, errors: Path, log: ProbeLog
-) -> DiagnosticOutput:
+def _run(command: Sequence[str], env: Mapping[str, str], deadline: float, log: ProbeLog) -> DiagnosticOutput:
     log.phase(shlex.join(command))
     began = time.monotonic()
-    # Keep its warnings out of its JSON.
-    result = ask(["sh", "-c", 'exec "$@" 2> "$0"', str(errors), *command], env, deadline - began, errors=False)
+    result = ask(command, env, deadline - began, apart=True)  # its warnings stay out of its JSON
     return DiagnosticOutput(
         command=shlex.join(command), code=result.code, seconds=time.monotonic() - began, stdout=result.text,
-        stderr=errors.read_text(encoding="utf-8", errors="replace")[-_KEPT_ERRORS:],
+        stderr=result.errors[-_KEPT_ERRORS:],
     )  # fmt: skip
 
 
@@ -101,13 +97,17 @@ def _inside(container: Container, names: Mapping[str, str], env: dict[str, str])
     start = {
         "docker": ["docker", "run", "--rm", "--init", "--gpus=all", "--cap-add=SYS_ADMIN"],
         "enroot": ["enroot", "start", "--rw"],
+        "apptainer": ["apptainer", "exec", "--nv", *([] if container.mount_home else ["--no-home"])],
     }[container.runtime]
-    mount = {"docker": "--volume", "enroot": "--mount"}[container.runtime]
-    home = f"{Path.home()}:{Path.home()}" if container.mount_home else None
-    workdir = ["--workdir", container.workdir] if container.workdir and container.runtime == "docker" else []
+    mount, folder = MOUNT_FLAGS[container.runtime], {"docker": "--workdir", "apptainer": "--pwd"}
+    home = f"{Path.home()}:{Path.home()}" if container.mount_home and container.runtime != "apptainer" else None
+    given = [] if container.runtime == "apptainer" else [word for name in names for word in ("--env", name)]
+    workdir = (
+        [folder[container.runtime], container.workdir] if container.workdir and container.runtime in folder else []
+    )
     return [
-        *start, *(word for place in (*container.mounts, *([home] if home else [])) for word in (mount, place)),
-        *(word for name in names for word in ("--env", name)), *workdir, *container.args, container.image,
+        *start, *(word for place in (*container.mounts, *([home] if home else [])) for word in (mount, place)), *given,
+        *workdir, *container.args, container.image,
     ]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _pyxis(container: Container, env: dict[str, str]) -> list[str]:
     """A step on this node alone, next to the step of this process."""
     if "SLURM_JOB_ID" not in env:  #: error no_slurm: Check: a pyxis container outside of a Slurm job
         raise RunError(
-            "no_slurm", "a pyxis container starts with srun, and this is not a Slurm job: use docker or enroot"
+            "no_slurm", "a pyxis container starts with srun, and this is not a Slurm job: use another runtime"
         )
     job, host = env["SLURM_JOB_ID"], host_name()
     for name in list(env):

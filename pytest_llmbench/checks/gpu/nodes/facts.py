@@ -9,14 +9,18 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from typing import Self
+
+from pydantic import model_validator
 
 from pytest_llmbench.checks.gpu.kernel_log import Condensed
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
+from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _SHORT_S = 60.0, 5.0
 # The first line of the kernel: a log that begins with it is whole.
 _FIRST_WORDS = b"Linux version"
 _BEGINNING_LINES = 50
@@ -53,6 +57,12 @@ class KernelLog(ProbeAnswer):
     times: tuple[int, ...]  # for each line, how many of its kind it stands for
     refused: tuple[str, ...]  # the reasons against the other sources
 
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        if len(self.lines) != len(self.times):
+            raise ValueError(f"{len(self.times)} times of {len(self.lines)} lines")
+        return self
+
 
 class GpuFacts(ProbeAnswer):
     """A node's GPUs, as driver and kernel describe them."""
@@ -70,7 +80,9 @@ def facts(context: RankContext, log: ProbeLog) -> GpuFacts:
     path = context.folder.absolute() / "nvidia-smi" / f"{host_name()}.xml"
     write_text(path, smi.text)
     log.phase("nvidia-smi nvlink -s")
-    links = _run(["nvidia-smi", "nvlink", "-s"])
+    # Where the driver does not answer, it will not in a minute more, and the kernel's log says why.
+    hangs = smi.error is not None and smi.error.startswith("no end")
+    links = _run(["nvidia-smi", "nvlink", "-s"], _SHORT_S if hangs else _TIMEOUT_S)
     imex = None
     if shutil.which("nvidia-imex-ctl") is not None:
         log.phase("nvidia-imex-ctl -N -j")
@@ -129,20 +141,16 @@ def _read_log(argv: Sequence[str]) -> KernelLog | str:
     )  # fmt: skip
 
 
-def _run(argv: list[str]) -> ToolOutput:
+def _run(argv: list[str], limit_s: float = _TIMEOUT_S) -> ToolOutput:
     command, error = " ".join(argv), None
     try:
-        done = subprocess.run(
-            argv, capture_output=True, check=False, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return ToolOutput(command=command, code=None, text="", error=f"no end within {_TIMEOUT_S:g} s")
+        done = ask(argv, {**os.environ, "LC_ALL": "C"}, limit_s, apart=True)
     except OSError as failed:
         return ToolOutput(command=command, code=None, text="", error=f"{failed.strerror}: {argv[0]}")
-    text, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    if done.returncode != 0:
-        words = " / ".join((errors.strip() or text.strip()).splitlines()[-3:])
-        error = f"exit status {done.returncode}: {words}"[:1000]
-    complaint = "" if error else " / ".join(errors.strip().splitlines()[-3:])[:1000]
-    return ToolOutput(command=command, code=done.returncode, text=text, error=error, complaint=complaint)
+    if done.code is None:
+        return ToolOutput(command=command, code=None, text="", error=f"no end within {limit_s:g} s")
+    if done.code != 0:
+        words = " / ".join((done.errors.strip() or done.text.strip()).splitlines()[-3:])
+        error = f"exit status {done.code}: {words}"[:1000]
+    complaint = "" if error else " / ".join(done.errors.strip().splitlines()[-3:])[:1000]
+    return ToolOutput(command=command, code=done.code, text=done.text, error=error, complaint=complaint)

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_llmbench.checks.host.nodes.files import names_in, text_of
+from pytest_llmbench.checks.host.nodes.files import names_in
+from pytest_llmbench.core.files import read_text
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.files import wrong_with
 from pytest_llmbench.workloads.node.hardware import redirecting_bridges
 from pytest_llmbench.workloads.node.installed import installed
 from pytest_llmbench.workloads.node.machine import node_software
-from pytest_llmbench.workloads.node.processes import ask
+from pytest_llmbench.workloads.node.processes import ask, output_of
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
@@ -31,7 +32,10 @@ _VERSION_COMMANDS = {
     "apptainer": ("apptainer", "--version"),
     "nvidia-container-cli": ("nvidia-container-cli", "--version"),
 }
-_RUNTIMES = {"docker": ("docker", "info"), "enroot": ("enroot", "version"), "pyxis": ("srun", "--help")}
+_RUNTIMES = {
+    "docker": ("docker", "info"), "enroot": ("enroot", "version"), "apptainer": ("apptainer", "--version"),
+    "pyxis": ("srun", "--help"),
+}  # fmt: skip
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
 
 
@@ -96,7 +100,7 @@ def facts(context: RankContext, log: ProbeLog) -> HostFacts:
     """
     root = Path("/")
     log.phase("limits, memory and tuning")
-    own, meminfo, tuned = limits(root), text_of(root / "proc/meminfo"), tuning(root)
+    own, meminfo, tuned = limits(root), read_text(root / "proc/meminfo"), tuning(root)
     log.phase("software")
     versions = software(root)
     containers = {}
@@ -120,7 +124,7 @@ def software(root: Path) -> dict[str, str]:
         **node_software(),
         **installed(),
         "driver's cuda": driver_cuda(),
-        "cuda toolkit": toolkit(text_of(root / "usr/local/cuda/version.json") or ""),
+        "cuda toolkit": toolkit(read_text(root / "usr/local/cuda/version.json") or ""),
         "libnccl": library_version(_run("ldconfig", "-p"), "libnccl.so.2"),
         **{name: _run(*argv).partition("\n")[0] for name, argv in _VERSION_COMMANDS.items()},
     }
@@ -168,21 +172,16 @@ def container_runtime(runtime: str, root: Path) -> RuntimeReply:
 
 
 def _run(*argv: str) -> str:
-    """The output of a program; empty if it is missing, fails or takes too long."""
-    try:
-        result = ask(argv, os.environ, _COMMAND_S)
-    except OSError:
-        return ""
-    return result.text.strip() if result.code == 0 else ""
+    return output_of(argv, os.environ, _COMMAND_S) or ""
 
 
 def tuning(root: Path) -> KernelTuning:
     """Read the kernel's settings."""
     cpus, memory = root / "sys/devices/system/cpu", root / "sys/devices/system/node"
     return KernelTuning(
-        iommu_options=iommu_options(text_of(root / "proc/cmdline") or ""),
-        transparent_hugepage=text_of(root / "sys/kernel/mm/transparent_hugepage/enabled"),
-        numa_balancing=text_of(root / "proc/sys/kernel/numa_balancing"),
+        iommu_options=iommu_options(read_text(root / "proc/cmdline") or ""),
+        transparent_hugepage=read_text(root / "sys/kernel/mm/transparent_hugepage/enabled"),
+        numa_balancing=read_text(root / "proc/sys/kernel/numa_balancing"),
         numa_nodes=len(list(memory.glob("node[0-9]*"))),
         governors=_count_texts(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor")),
         iommu_groups=_count_texts((root / "sys/kernel/iommu_groups").glob("*/type")),
@@ -196,7 +195,7 @@ def iommu_options(cmdline: str) -> tuple[str, ...]:
 
 
 def _count_texts(files: Iterable[Path]) -> dict[str, int]:
-    return dict(Counter(text for path in files if (text := text_of(path)) is not None))
+    return dict(Counter(text for path in files if (text := read_text(path)) is not None))
 
 
 def limits(root: Path) -> ProcessLimits:
@@ -206,7 +205,7 @@ def limits(root: Path) -> ProcessLimits:
         ResourceLimits(**{name: None if pair[i] == resource.RLIM_INFINITY else pair[i] for name, pair in pairs.items()})
         for i in range(2)
     )
-    mask = capabilities(text_of(root / "proc/self/status") or "")
+    mask = capabilities(read_text(root / "proc/self/status") or "")
     return ProcessLimits(soft=soft, hard=hard, cpus=os.cpu_count(), uid=os.geteuid(), capabilities=mask)
 
 
@@ -219,4 +218,4 @@ def capabilities(status: str) -> int:
 def interfaces(root: Path) -> dict[str, str]:
     """Network interfaces and their state: `up`, `down`, or `unknown` where the driver keeps none, as for `lo`."""
     folder = root / "sys/class/net"
-    return {name: text_of(folder / name / "operstate") or "unknown" for name in names_in(folder)}
+    return {name: read_text(folder / name / "operstate") or "unknown" for name in names_in(folder)}

@@ -1,9 +1,10 @@
-"""Small files and folders of the kernel and the system, which may be missing, and the file system of a folder."""
+"""Folders of the kernel and the system, which may be missing, and the file system of a folder."""
 
 import os
 import re
 from pathlib import Path
 
+from pytest_llmbench.core.files import read_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -17,14 +18,6 @@ class Mount(ProbeAnswer):
     source: str  # a device, or a server and its folder
 
 
-def text_of(path: Path) -> str | None:
-    """The text of a file without the space around it; None if it is unreadable."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
-
-
 def names_in(folder: Path) -> list[str]:
     """Names in a folder; empty for a missing or unreadable folder."""
     try:
@@ -35,7 +28,7 @@ def names_in(folder: Path) -> list[str]:
 
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
     """The mount that a path lies on; None where the kernel lacks it."""
-    return find_mount(path.resolve(), text_of(root / "proc/self/mountinfo") or "")
+    return find_mount(path.resolve(), read_text(root / "proc/self/mountinfo") or "")
 
 
 def find_mount(path: Path, mountinfo: str) -> Mount | None:

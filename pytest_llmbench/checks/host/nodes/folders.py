@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in, text_of
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in
+from pytest_llmbench.core.files import read_text, write_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -110,20 +110,20 @@ def _why_not_writable(path: Path) -> str | None:
 def shared(context: RankContext, log: ProbeLog) -> SharedView:
     """Read the file of pytest's machine in a folder, and write one for it there.
 
-    `context.config` has the `folder`, the `name` of the file there, and the `token` to write.
+    `context.config` has the `folder`, the `name` of the file there, and the `mark` to write.
     """
     folder = Path(context.config["folder"])
     path = folder / context.config["name"]
     log.phase(f"read {path}")
     read = path.read_text(encoding="utf-8") if wait_for(path, LAG_S, LOOK_S, LOOK_S) else None
     log.phase(f"write into {folder}")
-    write_text(folder / host_name(), f"{context.config['token']} {host_name()}")
+    write_text(folder / host_name(), f"{context.config['mark']} {host_name()}")
     return SharedView(read=read, mount=mount_of(folder))
 
 
 def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
-    """Describe each folder, and leave a mark in it where `context.config` has a `token`."""
-    token = context.config.get("token")
+    """Describe each folder, and leave a mark in it where `context.config` has one."""
+    token = context.config.get("mark")
     caches = {}
     for name, folder in _cache_folders(context).items():
         log.phase(f"look at {folder}")
@@ -133,12 +133,12 @@ def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
                 (existing / f"{_MARK}{token}-{host_name()}").touch()
                 marked = True
         caches[name] = KernelCache(folder=str(folder), mount=mount_of(existing), warm=is_warm(folder), marked=marked)
-    return KernelCaches(boot=text_of(Path("/proc/sys/kernel/random/boot_id")), folders=caches)
+    return KernelCaches(boot=read_text(Path("/proc/sys/kernel/random/boot_id")), folders=caches)
 
 
 def find_marks(context: RankContext, log: ProbeLog) -> CacheMarks:
     """List the hosts whose marks lie in each folder."""
-    start = f"{_MARK}{context.config['token']}-"
+    start = f"{_MARK}{context.config['mark']}-"
     marks = {}
     for name, folder in _cache_folders(context).items():
         log.phase(f"look at {folder}")
@@ -152,7 +152,7 @@ def remove_marks(context: RankContext, log: ProbeLog) -> ProbeAnswer:
     for folder in _cache_folders(context).values():
         log.phase(f"clean {folder}")
         with suppress(OSError):
-            (nearest(folder) / f"{_MARK}{context.config['token']}-{host_name()}").unlink()
+            (nearest(folder) / f"{_MARK}{context.config['mark']}-{host_name()}").unlink()
     return ProbeAnswer()
 
 

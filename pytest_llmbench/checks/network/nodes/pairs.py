@@ -8,7 +8,6 @@ given up at the start of the next round, and the answers of its groups name it.
 import atexit
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -23,7 +22,7 @@ from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-d
 from pytest_llmbench.checks.network.nodes.answer import GroupCollective, MeasuredGame, PlayedGame, RankGames, Sizes
 from pytest_llmbench.core.record.curves import busbw_factor
 from pytest_llmbench.workloads.node.machine import device_name
-from pytest_llmbench.workloads.node.processes import ask, exit_now
+from pytest_llmbench.workloads.node.processes import exit_now, output_of
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.nccl_lines import NcclRecord
 from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -176,10 +175,10 @@ class _Player:
 
 def _nvlink(context: RankContext) -> bool | None:
     """True if a GPU of this node has an active NVLink, by nvidia-smi on its first rank; None where unknown."""
-    if context.device == "cpu" or context.local_rank > 0 or shutil.which("nvidia-smi") is None:
+    if context.device == "cpu" or context.local_rank > 0:
         return None
-    answer = ask(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, errors=False)
-    return _ACTIVE_LINK.search(answer.text) is not None if answer.code == 0 else None
+    links = output_of(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, apart=True)
+    return None if links is None else _ACTIVE_LINK.search(links) is not None
 
 
 def _first_line(error: Exception) -> str:

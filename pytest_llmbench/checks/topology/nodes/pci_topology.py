@@ -4,16 +4,15 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
+from pytest_llmbench.core.files import read_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
-from pytest_llmbench.workloads.node.rdma import read_text
+from pytest_llmbench.workloads.node.rdma import ADDRESS
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 _DRIVERS = ("nvidia", "mlx5_core", "efa")
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.ASCII)
 # Attributes of a processor in NCCL's file, by their names in /proc/cpuinfo.
 _CPU = {"vendor": "vendor_id", "familyid": "cpu family", "modelid": "model"}
 _LARGEST = 1 << 20
@@ -57,7 +56,7 @@ def devices(root: Path) -> tuple[PciDevice, ...]:
     bound = []
     for driver in _DRIVERS:
         for path in (root / "bus/pci/drivers" / driver).glob("*"):
-            if _ADDRESS.fullmatch(path.name):
+            if ADDRESS.fullmatch(path.name):
                 numa = re.fullmatch(r"-?\d+", read_text(path / "numa_node") or "", re.ASCII)
                 number = None if numa is None else int(numa[0])
                 bound.append(PciDevice(bus=path.name, driver=driver, pci_class=read_text(path / "class"), numa=number))
@@ -67,11 +66,10 @@ def devices(root: Path) -> tuple[PciDevice, ...]:
 def cpu() -> dict[str, str]:
     """Attributes of the processors in NCCL's file."""
     attributes = {"arch": platform.machine()}
-    with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        for name, key in _CPU.items():
-            if match := re.search(rf"^{key}\s*: (.+)$", text, re.MULTILINE):
-                attributes[name] = match[1].strip()
+    text = read_text(Path("/proc/cpuinfo")) or ""
+    for name, key in _CPU.items():
+        if match := re.search(rf"^{key}\s*: (.+)$", text, re.MULTILINE):
+            attributes[name] = match[1].strip()
     return attributes
 
 

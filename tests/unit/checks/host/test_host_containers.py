@@ -19,6 +19,7 @@ DOCKER = {
     "half": "printf 'Client:\\n Version: 20.10\\nServer:\\nERROR: permission denied\\n'",
 }
 ENROOT = {"fine": "echo 3.5.0", "dead": "echo 'enroot: no such thing'; exit 2"}
+APPTAINER = {"fine": "echo apptainer version 1.4.2", "dead": "echo 'ERROR: no user namespaces'; exit 255"}
 SRUN = {"fine": "echo '      --container-image=[USER@][REGISTRY#]IMAGE'", "plain": "echo 'Usage: srun'"}
 
 
@@ -64,6 +65,12 @@ def test_enroot_has_to_answer_and_to_have_its_hook(tmp_path: Path, gpus_per_node
     assert told.keys() == unfit
     assert "ended with status 2" in told["dead"]
     assert gpus_per_node == 0 or "nvidia-container-cli" in told["fine"]
+
+
+def test_apptainer_has_to_answer(tmp_path: Path) -> None:
+    told = found(run(tmp_path, "apptainer", "apptainer", APPTAINER))
+    assert told.keys() == {"dead"}
+    assert "ended with status 255: ERROR: no user namespaces" in told["dead"]
 
 
 def test_pyxis_is_an_option_of_srun(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pytest_llmbench.checks.gpu.kernel_log import Condensed, read_driver_log
+from pytest_llmbench.checks.gpu.nodes.facts import KernelLog
 from pytest_llmbench.checks.gpu.xid import meaning
 
 _LINES = {
@@ -26,18 +28,18 @@ _LINES = {
 
 @pytest.mark.parametrize(("line", "event"), _LINES.items())
 def test_every_form_is_known(line: str, event: tuple[bool, int, str]) -> None:
-    (found,) = read_driver_log(line).events
+    (found,) = read_driver_log([line]).events
     assert (found.switch, found.code, found.bus) == event
     assert found.fatal == (", Fatal" in line)
 
 
 def test_an_error_whose_code_was_cut_off_is_counted() -> None:
-    log = read_driver_log("[12.1] NVRM: Xid (PCI:0000:10:00): 11")
+    log = read_driver_log(["[12.1] NVRM: Xid (PCI:0000:10:00): 11"])
     assert (len(log.events), len(log.unreadable)) == (0, 1)
 
 
 def test_a_form_that_is_not_known_is_not_lost() -> None:
-    log = read_driver_log("[1.0] NVRM: Xid without a number\n[2.0] myapp: got Xid 48?\n[3.0] usb 1-1: new device\n")
+    log = read_driver_log(["[1.0] NVRM: Xid without a number", "[2.0] myapp: got Xid 48?", "[3.0] usb 1-1: new device"])
     assert (log.events, log.unreadable) == ((), ("[1.0] NVRM: Xid without a number",))
 
 
@@ -47,13 +49,13 @@ _NOISE = st.from_regex(r"[ -W Y-~]{0,60}", fullmatch=True).filter(lambda noise: 
 @given(st.lists(st.tuples(st.sampled_from([None, *_LINES]), _NOISE), max_size=8))
 def test_every_error_is_found_among_any_other_lines(lines: list[tuple[str | None, str]]) -> None:
     quiet = [noise if line is None else line for line, noise in lines]
-    log = read_driver_log("\n".join(quiet))
+    log = read_driver_log(quiet)
     assert [(each.switch, each.code, each.bus) for each in log.events] == [_LINES[line] for line, _ in lines if line]
 
 
 @given(st.sampled_from(list(_LINES)), st.data())
 def test_an_error_that_was_cut_off_is_no_other_error(line: str, data: st.DataObject) -> None:
-    log = read_driver_log(line[: data.draw(st.integers(0, len(line)))])
+    log = read_driver_log([line[: data.draw(st.integers(0, len(line)))]])
     assert [(event.switch, event.code) for event in log.events] in ([], [_LINES[line][:2]])
 
 
@@ -77,7 +79,7 @@ _THREE_LINES = """[143.2] NVRM: The NVIDIA GPU 0000:5d:00.0
 )
 def test_faults_that_the_driver_reports_without_an_xid(text: str, code: int, bus: str) -> None:
     """Each counts as the Xid for the same fault."""
-    assert [(event.code, event.bus) for event in read_driver_log(text).events] == [(code, bus)]
+    assert [(event.code, event.bus) for event in read_driver_log(text.splitlines()).events] == [(code, bus)]
 
 
 def test_what_a_healthy_driver_writes_is_no_fault() -> None:
@@ -87,7 +89,7 @@ def test_what_a_healthy_driver_writes_is_no_fault() -> None:
         "NVRM: GPU 0000:1b:00.0 is using GSP firmware version 580.95.05",
         "nvidia 0000:1b:00.0: enabling device (0140 -> 0142)",
     )
-    assert read_driver_log("\n".join(healthy)).events == ()
+    assert read_driver_log(healthy).events == ()
 
 
 def condensed(lines: list[str]) -> tuple[Condensed, list[tuple[str, int]]]:
@@ -104,7 +106,7 @@ def test_an_error_in_front_of_a_flood_is_kept() -> None:
     log, kept = condensed(["[0.1] Linux version 6.8", fallen, *flood])
     assert log.whole
     assert kept == [(fallen, 1), (flood[0], 1), (flood[-1], 4999)]
-    events = read_driver_log("\n".join(line for line, _ in kept), [times for _, times in kept]).events
+    events = read_driver_log([line for line, _ in kept], [times for _, times in kept]).events
     assert [(event.code, event.times) for event in events] == [(79, 1), (45, 1), (45, 4999)]
 
 
@@ -126,7 +128,15 @@ def test_counting_loses_no_kind_of_error(events: list[tuple[str, str]]) -> None:
     lines = [f"[{place}.0] NVRM: Xid (PCI:0000:{bus}:00): {text}" for place, (bus, text) in enumerate(events)]
     _, kept = condensed(lines)
     counted: Counter[tuple[str, int, str]] = Counter()
-    for event in read_driver_log("\n".join(line for line, _ in kept), [times for _, times in kept]).events:
+    for event in read_driver_log([line for line, _ in kept], [times for _, times in kept]).events:
         counted[event.bus, event.code, meaning(event).severity.name] += event.times
-    every = read_driver_log("\n".join(lines)).events
+    every = read_driver_log(lines).events
     assert counted == Counter((event.bus, event.code, meaning(event).severity.name) for event in every)
+
+
+def test_signs_that_end_a_line_elsewhere_are_part_of_it() -> None:
+    """A driver may print a form feed or a separator of records: the counts of the lines must stay theirs."""
+    torn = "[1.0] NVRM: Xid (PCI:0000:1b:00): 48, pid=1\x0c\x1e name=python"
+    assert [event.times for event in read_driver_log([torn, "[2.0] usb\r1-1"], [3, 1]).events] == [3]
+    with pytest.raises(ValidationError, match="1 times of 2 lines"):
+        KernelLog(source="dmesg", whole=True, lines=(torn, torn), times=(1,), refused=())

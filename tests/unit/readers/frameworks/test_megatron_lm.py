@@ -129,7 +129,7 @@ def test_of_two_other_losses_none_is_the_one() -> None:
 
 @pytest.mark.parametrize("form", [
     r"\1/9.5", r"\1 / 9.5", r"\1 (9.5)", r"\1 (avg: 9.5)", r"\1 (9.5 avg)", r"\1 (avg 9.5)", r"\1 [avg=9.5]",
-    r"\1 (~9.5)",
+    r"\1 (~9.5)", r"\1 avg 9.5", r"\1, avg: 9.5", r"\1; mean=9.5", r"\1 {9.5}", r"\1 ± 0.5", r"\1 (+/- 0.5)",
 ])  # fmt: skip
 def test_a_number_may_have_its_mean_beside_it(form: str) -> None:
     assert step(re.sub(r"(?<=per iteration \(ms\): )([\d.]+)", form, V2_5)).seconds == step(V2_5).seconds

@@ -1,13 +1,14 @@
 """What a node says of its GPUs and PCI devices: which kernel log it answers with, and a sysfs of our own making."""
 
 import struct
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.checks.gpu.nodes.facts import kernel_log
+from pytest_llmbench.checks.gpu.nodes.facts import facts, kernel_log
 from pytest_llmbench.checks.host.nodes.facts import (
     capabilities,
     interfaces,
@@ -28,6 +29,8 @@ from pytest_llmbench.checks.topology.nodes.pci_topology import (
     installed,
 )
 from pytest_llmbench.workloads.node.hardware import acs_control, redirecting_bridges
+from pytest_llmbench.workloads.rank.context import RankContext
+from pytest_llmbench.workloads.rank.probe import ProbeLog
 from tests.standins.nvidia_smi import BOOT, LOADED, gpu_node
 from tests.standins.sysfs import write_sysfs
 
@@ -55,6 +58,20 @@ def test_the_first_whole_log_is_taken(
     assert (told.source, told.whole) == (source, whole)
     assert ("dmesg: exit status 1" in " ".join(told.refused)) == (dmesg is None)
     assert all("NVRM" in line for line in told.lines)
+
+
+def test_a_program_that_leaves_another_behind_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: RankContext
+) -> None:
+    """One that hangs in the driver cannot be killed: nothing may wait for its end, or for that of its output."""
+    monkeypatch.setenv("PATH", gpu_node(tmp_path / "node")["PATH"])
+    program = tmp_path / "node/bin/nvidia-smi"
+    program.write_text("#!/bin/sh\necho of GPUs\necho odd >&2\nsleep 30 &\n", encoding="utf-8")
+    began = time.monotonic()
+    told = facts(context, ProbeLog(context))
+    assert time.monotonic() - began < 10
+    assert (told.smi.code, told.smi.error, told.smi.complaint) == (0, None, "odd")
+    assert Path(told.smi.path).read_text("utf-8") == told.nvlink.text == "of GPUs\n"
 
 
 def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
