@@ -212,7 +212,9 @@ def test_a_published_rate_passes_and_six_percent_less_fails(name: str, gpu: str,
     assert Quantity(0.94 * rate, "tokens/s/gpu") not in bound
 
 
-@pytest.mark.parametrize("topology", [Topology(nodes=n, gpus_per_node=g) for n, g in ((1, 0), (1, 1), (1, 3), (5, 7))], ids=str)
+@pytest.mark.parametrize(
+    "topology", [Topology(nodes=n, gpus_per_node=g) for n, g in ((1, 0), (1, 1), (1, 3), (5, 7))], ids=str
+)
 def test_whatever_the_number_of_ranks_a_recipe_runs_or_says_why_not(topology: Topology) -> None:
     for recipe in (*shipped_recipes().values(), *shipped_recipes("smoke").values()):
         assert all(problems_of(get_engine(recipe.engine), recipe.on(topology), topology))
