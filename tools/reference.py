@@ -50,6 +50,7 @@ from pytest_llmbench.plugin.verdict.facts import (
     RunFacts,
     VerdictFacts,
 )
+from pytest_llmbench.reporting.ci import PROPERTIES
 from pytest_llmbench.session.replay import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
@@ -300,7 +301,12 @@ def _each_command(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 def properties_of_checks() -> list[Row]:
     """Rows of the properties that a test of a run lacks."""
     of_runs = facts(*OF_RUN)
-    return [row for row in facts(*OF_CHECK) if row not in of_runs]
+    return in_xml([row for row in facts(*OF_CHECK) if row not in of_runs])
+
+
+def in_xml(rows: list[Row]) -> list[Row]:
+    """Those of the rows that a case of the JUnit report may have."""
+    return [row for row in rows if row[0].strip("`") in PROPERTIES]
 
 
 _KEYS = ("Key", "Value (default)", "Meaning")
@@ -322,7 +328,7 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "problem kinds": (("Kind", "Meaning"), lambda: sorted(noted("problem"))),
     "simulated faults": (("Fault", "Meaning"), lambda: sorted(noted("fault"))),
     "kinds of errors": (("Kind", "Meaning"), lambda: sorted(noted("error"))),
-    "properties of a run": (("Property", "Meaning"), lambda: facts(*OF_RUN)),
+    "properties of a run": (("Property", "Meaning"), lambda: in_xml(facts(*OF_RUN))),
     "properties of a check": (("Property of a check", "Meaning"), properties_of_checks),
     "properties of the suite": (("Property", "Meaning"), lambda: noted("suite property")),
     "environment": (("Variable", "Meaning"), lambda: noted("variable")),

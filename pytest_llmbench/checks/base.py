@@ -137,19 +137,13 @@ class Check(Protocol):
         """Look, measure, judge."""
 
 
-class CheckDefaults:
+class CheckDefaults(Check):
     """Base class of our checks: a verdict for each node, no options, no statistics."""
 
-    name: str
-    family: str
-    summary: str
     scope: Literal["node", "cluster"] = "node"
     options: type[Strict] = NoOptions
     statistics: Mapping[str, str] = {}
     deadline_s = 300.0
-
-    def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        raise NotImplementedError
 
     def probe(
         self, settings: CheckSettings, function: str, config: Mapping[str, Any] | None = None, **how: Any

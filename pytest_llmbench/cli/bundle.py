@@ -29,7 +29,7 @@ def keygen(
 
 
 def bundle(
-    session: Annotated[Path, typer.Argument(help="Folder of the session, or its id in reports.")],
+    session: Annotated[Path, typer.Argument(metavar="SESSION", help="Folder of the session, or its id in reports.")],
     key: Annotated[
         Path | None, typer.Option("--key", help="Private key to sign with; llmbench keygen makes one.")
     ] = None,

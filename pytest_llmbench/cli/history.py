@@ -48,7 +48,9 @@ def open_existing(url: str) -> "AbstractContextManager[History]":
 
 @app.command("import")
 def import_(
-    paths: Annotated[list[Path], typer.Argument(help="Folders of sessions, or folders that have them.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of sessions, or folders that have them.")
+    ],
     *,
     history: Where = DEFAULT,
     tag: Annotated[list[str] | None, typer.Option(help="A name for these sessions.")] = None,
@@ -76,7 +78,7 @@ def import_(
 @app.command(short_help="List sessions, or show the records of one.")
 def show(
     session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="Id of a session, or its beginning; without it, all.")
+        str | None, typer.Argument(metavar="SESSION", help="Id of a session, or its beginning; without it, all.")
     ] = None,
     *,
     tag: Annotated[str | None, typer.Option(help="A name for this session: --llmbench-compare-to tag:NAME.")] = None,
@@ -123,8 +125,8 @@ def _lines_of_session(facts: Mapping[str, Any]) -> Iterator[str]:
 
 @app.command(short_help="Print a number over time, or when it changed.")
 def series(
-    recipe: Annotated[str, typer.Argument(help="A recipe of the history.")],
-    metric: Annotated[str, typer.Argument(help="A statistic of it.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the history.")],
+    metric: Annotated[str, typer.Argument(metavar="STATISTIC", help="A statistic of it.")],
     *,
     changes: Annotated[
         float | None,
@@ -213,9 +215,12 @@ def _print_changes(title: str, points: "Sequence[SeriesPoint]", p_value: float, 
 
 def compare(
     before: Annotated[
-        str, typer.Argument(help="The earlier session: its folder, or its id or name in reports or the history.")
+        str,
+        typer.Argument(
+            metavar="BEFORE", help="The earlier session: its folder, or its id or name in reports or the history."
+        ),
     ],
-    after: Annotated[str, typer.Argument(help="The later one.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The later one.")],
     *,
     history: Where = DEFAULT,
     as_recorded: AsRecorded = False,

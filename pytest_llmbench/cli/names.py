@@ -1,28 +1,15 @@
 """The commands of a site: `llmbench list`, `validate`, `init` and `doctor`."""
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from pytest_llmbench.cli.output import AsJson, print_facts, print_json, print_rows, print_table
 
-
-class Listed(StrEnum):
-    """A kind of names."""
-
-    RECIPES = "recipes"
-    SYSTEMS = "systems"
-    CHECKS = "checks"
-    ENGINES = "engines"
-    STATISTICS = "statistics"
-    REFERENCES = "references"
-    SCHEMAS = "schemas"
-
-
-Kind = Annotated[Listed, typer.Argument(metavar="KIND", help="|".join(Listed))]
+Listed = Literal["recipes", "systems", "checks", "engines", "statistics", "references", "schemas"]
+Kind = Annotated[Listed, typer.Argument(metavar="KIND", help="|".join(get_args(Listed)))]
 
 
 def list_names(kind: Kind, *, as_json: AsJson = False) -> None:
@@ -52,18 +39,10 @@ def validate_files(
         raise typer.Exit(1)
 
 
-class CiSystem(StrEnum):
-    """A CI system that runs the tests."""
-
-    GITHUB = "github"
-    GITLAB = "gitlab"
-    NONE = "none"
-
-
 def make_site(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder; made if it is not there.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder; made if it is not there.")] = Path(),
     *,
-    ci: Annotated[CiSystem, typer.Option(help="CI system to write a file for.")] = CiSystem.GITHUB,
+    ci: Annotated[Literal["github", "gitlab", "none"], typer.Option(help="CI system to write a file for.")] = "github",
     engine: Annotated[str, typer.Option(metavar="NAME", help="Engine of the first recipe.")] = "torch",
     as_json: AsJson = False,
 ) -> None:

@@ -6,9 +6,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,24 +28,17 @@ _OUTPUT = "File, or folder of csv; without it, report.html in the session's fold
 
 OneSession = Annotated[
     str | None,
-    typer.Argument(metavar="[SESSION]", help="Folder of the session, or its id in --run-dir; without it, the newest."),
+    typer.Argument(metavar="SESSION", help="Folder of the session, or its id in --run-dir; without it, the newest."),
 ]
-
-
-class ReportFormat(StrEnum):
-    """A form of the report of a session."""
-
-    HTML = "html"
-    OPENMETRICS = "openmetrics"
-    CSV = "csv"
 
 
 def report_session(
     session: OneSession = None,
     *,
     form: Annotated[
-        ReportFormat, typer.Option("--format", help="A page for people, numbers for Prometheus, or tables.")
-    ] = ReportFormat.HTML,
+        Literal["html", "openmetrics", "csv"],
+        typer.Option("--format", help="A page for people, numbers for Prometheus, or tables."),
+    ] = "html",
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help=_OUTPUT)] = None,
     run_dir: RunDir = RUN_DIR,
     as_recorded: AsRecorded = False,
@@ -60,12 +52,12 @@ def report_session(
     from pytest_llmbench.session.refusals import without_refused  # noqa: PLC0415  # heavy
 
     folder, law = find_session(session, run_dir), law_of_today(as_recorded=as_recorded)
-    if form is not ReportFormat.HTML:
+    if form != "html":
         from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
         from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
 
         finished, name = read_finished(folder, law), folder.resolve().name
-        if form is ReportFormat.CSV:
+        if form == "csv":
             paths = write_csv(finished, output or Path(f"{name}-csv"))
         else:
             paths = [output or Path(f"{name}-openmetrics.prom")]
@@ -120,7 +112,9 @@ def prune_sessions(
 
 
 def watch_session(
-    session: Annotated[str, typer.Argument(help="A session's id or folder, or `latest`.")] = "latest",
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="A session's id or folder, or `latest`.")
+    ] = "latest",
     *,
     run_dir: RunDir = RUN_DIR,
     once: Annotated[bool, typer.Option("--once", help="Print the present state, and exit.")] = False,

@@ -43,8 +43,8 @@ class Settings:
     replay: Path | None = None  # a folder of logs to judge instead of running anything
     as_recorded: bool = False  # the recipes in its records decide what had to run
     # Whether what costs GPU-hours stays away from nodes that a check found unfit; auto, where both are there.
-    gate: Literal["auto", "on", "off"] = "auto"
-    nccl: bool = False  # whether links are measured although a node failed another check
+    # `links` is on, and measures links although a node failed another check.
+    gate: Literal["auto", "on", "off", "links"] = "auto"
     quarantine: Path | None = None  # the list of unfit nodes, honoured and added to
     early_verdict: bool = False  # whether runs are ended as soon as every threshold of their tests is decided
     heartbeat_timeout: float = TTL_S  # silence of pytest after which its jobs and ranks end themselves, seconds

@@ -108,7 +108,8 @@ class External(Engine, ABC):
         return step.samples * recipe.sequence_length
 
     def progress(self, folder: Path) -> Progress | None:
-        return last_step(folder / layout.OUTPUT, self.log_reader().dialect())
+        steps = (last_step(path, self.log_reader().dialect()) for path in log_files(folder, self.logs))
+        return max((last for last in steps if last is not None), key=lambda last: last.step, default=None)
 
     def laggards(self, folder: Path) -> str:
         words = last_words(self.output(folder))

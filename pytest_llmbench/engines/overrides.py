@@ -141,6 +141,11 @@ def rules_of_given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict
     return {name: Same(field=fields.get(name, name), allowed=(value,)) for name, value in values.items()}
 
 
+def rules_of(table: Mapping[str, tuple[str, *tuple[Any, ...]]]) -> dict[str, Same]:
+    """Make rules of a table: by argument, the key of the recipe that decides it, and the values that agree with it."""
+    return {name: Same(field=field, allowed=tuple(allowed)) for name, (field, *allowed) in table.items()}
+
+
 # How Python and YAML print values that a command line gives, or leaves out.
 _OFF_OR_ON = {
     **dict.fromkeys(("True", "true"), True), **dict.fromkeys(("False", "false"), False),

@@ -121,7 +121,7 @@ def _baseline(
             reason = f"no baseline: none of the runs of {wanted} could be judged, or has an interval of its {metric}"
         return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason)
     usable, candidates = _best(usable, metric) if wanted.kind == "best" else (usable, 1)
-    past = [run.metrics[metric].value for run in same if run.problem is None and metric in run.metrics]
+    past = [run.metrics[metric] for run in same if run.problem is None and metric in run.metrics]
     pair = NumberPair(
         metric=metric, before=[run.metrics[metric] for run in usable], after=[run.metrics[metric] for run in new],
         past=past[-_MOST_PAST:], usual=usual_spread(gpus=series.gpus, scale=series.scale), candidates=candidates,

@@ -81,30 +81,38 @@ def usual_spread(*, gpus: int, scale: str) -> BetweenRuns | None:
     return USUAL_BETWEEN_RUNS if gpus and scale == "full" else None
 
 
-def measure_change(
-    before: Sequence[MetricRow],
-    after: Sequence[MetricRow],
-    *,
-    past: Sequence[float] = (),
-    usual: BetweenRuns | None,
-    shared: Scatter | None = None,
-    alpha: float = ALPHA,
-) -> Change:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberPair:
+    """The number of each earlier and each new run of one series, at least one each."""
+
+    before: Sequence[MetricRow]
+    after: Sequence[MetricRow]
+    past: Sequence[MetricRow] = ()  # of all earlier runs of the series, in order of time; used from 3 runs on
+    usual: BetweenRuns | None  # the difference between runs of other systems; without it, `past` must have 3 runs
+    metric: str = ""
+    candidates: int = 1  # number of sessions from which `before` was chosen as the best
+
+    @property
+    def judged(self) -> bool:
+        """True if it can get a verdict."""
+        return all(row.better is not None and row.low is not None for row in (*self.before, *self.after))
+
+    @property
+    def scatter(self) -> Scatter:
+        """The scatter of the runs of this series."""
+        return scatter_of_runs(*([row.value for row in rows] for rows in (self.past, self.before, self.after)))
+
+
+def measure_change(pair: NumberPair, *, shared: Scatter | None = None, alpha: float = ALPHA) -> Change:
     """Compare a number of two sets of runs.
 
     The interval is that of the ratio of both means. It covers the noise of the steps within each run, and the
-    difference between runs of one system, from `past`, the new runs, and other series or other systems.
-
-    Args:
-        before: the number of each earlier run, at least one, all in one unit.
-        after: the number of each new run.
-        past: the number of earlier runs of the same series, in order of time; used from 3 runs on.
-        usual: the difference between runs of other systems; without it, `past` must have 3 runs.
-        shared: the scatter of other series of this system, used instead of `usual`.
-        alpha: probability that an end of the interval is wrong.
+    difference between runs of one system, from earlier and new runs, and `shared`, the scatter of other series of this
+    system, or else that of other systems. An end of it is wrong with probability `alpha`.
 
     Raises ValueError if a set is empty, units differ, or the mean before is 0 or less.
     """
+    before, after, past = pair.before, pair.after, pair.past
     if problem := not_comparable(before, after):
         raise ValueError(problem)
     means = fmean(row.value for row in before), fmean(row.value for row in after)
@@ -113,29 +121,30 @@ def measure_change(
         before=means[0], after=means[1], unit=after[-1].unit, runs_before=len(before), runs_after=len(after),
         share=ratio - 1.0, better=after[-1].better or before[-1].better, alpha=alpha,
     )  # fmt: skip
-    errors = [[_error(row) for row in rows] for rows in (before, after)]
-    for which, of_runs in zip(("earlier", "new"), errors, strict=True):
-        if None in of_runs:
+    for which, rows in (("earlier", before), ("new", after)):
+        if any(_error(row) is None for row in rows):
             reason = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
             return replace(change, reason=reason)
-    # The median, which one earlier run with a wide interval does not change.
-    error_before = median([error for error in errors[0] if error] or [0.0])
-    error_after = math.sqrt(fmean([error**2 for error in errors[1] if error] or [0.0]))
-    own = scatter_of_runs(past, [row.value for row in before], [row.value for row in after])
-    if usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
+    own = pair.scatter
+    if pair.usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
         reason = f"runs on CPUs and of scale smoke scatter: it takes {LEAST_PAST} earlier runs to know by how much"
         return replace(change, reason=reason)
+    measured = [row for row in past if _error(row) is not None]
+    alike = measured if len(measured) >= LEAST_PAST else before
+    # Medians and not means, which one earlier run with a wide interval would change.
+    error = median(_errors(alike))
     if shared is not None:
         own += shared
-    elif usual is not None:
-        own += usual_scatter(usual, error_before)
+    elif pair.usual is not None:
+        own += usual_scatter(pair.usual, error)
     # A run's own steps limit how well it is measured: earlier runs that agree better may be copies of one.
-    deviation = max(own.deviation, error_before)
-    # The extra noise of new runs that are measured less well than the earlier ones. They may only look so by chance:
-    # noise that moves a mean makes the steps scatter by as much or more.
-    more = min(max(0.0, error_after**2 - error_before**2), _more_scatter(before, after))
+    variance = max(own.deviation, error) ** 2
+    # Runs that are measured less well may only look so by chance: noise that moves a mean makes the steps themselves
+    # scatter by as much or more.
+    more_before = min(max(0.0, median(_errors(before)) ** 2 - error**2), _more_scatter(alike, before))
+    more_after = min(max(0.0, fmean(each**2 for each in _errors(after)) - error**2), _more_scatter(alike, after))
     width = quantile(1 - alpha, own.freedom) * math.sqrt(
-        deviation**2 / len(before) + (deviation**2 + more) / len(after)
+        (variance + more_before) / len(before) + (variance + more_after) / len(after)
     )
     reason = ""
     apart = unseen_between(row.steps for row in (*before, *after))
@@ -146,8 +155,9 @@ def measure_change(
             f"train longer, or compare where the history has {LEAST_PAST} earlier runs"
         )
     return replace(
-        change, low=ratio * math.exp(-width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=deviation, reason=reason
-    )
+        change, low=ratio * math.exp(-width) - 1.0, high=ratio * (1 + width) - 1.0, deviation=math.sqrt(variance),
+        reason=reason,
+    )  # fmt: skip
 
 
 def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> str:
@@ -170,49 +180,33 @@ def _error(row: MetricRow) -> float | None:
     return max(half, 0.0) / (row.value * quantile(1 - ALPHA, _FREEDOM_WITHIN))
 
 
-def _more_scatter(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> float:
-    """By how much the variance of the steps grew beyond chance, as a share of the squared mean; infinite if unknown."""
-    earlier, new = ([row.scatter**2 for row in rows if row.scatter is not None] for rows in (before, after))
-    if len(earlier) < max(LEAST_PAST, len(before)) or len(new) < len(after):
-        return math.inf
-    return max(0.0, fmean(new) - max(earlier[i] for i in without_outliers(earlier)))
+def _errors(rows: Sequence[MetricRow]) -> list[float]:
+    """The standard errors of some runs, without those of runs whose steps are all alike."""
+    return [error for row in rows if (error := _error(row))] or [0.0]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NumberPair:
-    """A number that earlier and later runs of one series have, with the arguments of `measure_change`.
+def _more_scatter(alike: Sequence[MetricRow], rows: Sequence[MetricRow]) -> float:
+    """By how much the variance of the steps of some runs is above that of others, beyond chance; infinite if unknown.
 
-    `candidates` is the number of sessions from which `before` was chosen as the best, else 1.
+    It is a share of the squared mean.
     """
-
-    metric: str
-    before: Sequence[MetricRow]
-    after: Sequence[MetricRow]
-    past: Sequence[float]
-    usual: BetweenRuns | None
-    candidates: int = 1
-
-    @property
-    def judged(self) -> bool:
-        """True if it can get a verdict."""
-        return all(row.better is not None and row.low is not None for row in (*self.before, *self.after))
+    usual, here = ([row.scatter**2 for row in some if row.scatter is not None] for some in (alike, rows))
+    if len(usual) < max(LEAST_PAST, len(alike)) or len(here) < len(rows):
+        return math.inf
+    return max(0.0, fmean(here) - max(usual[i] for i in without_outliers(usual)))
 
 
 def compare_runs(pairs: Sequence[NumberPair]) -> list[Change]:
     """Compare all numbers of a session; any of them is wrong in at most a share `ALPHA_OF_SESSION` of sessions."""
     scatters: dict[tuple[str, BetweenRuns | None], list[Scatter]] = {}
     for pair in pairs:
-        own = scatter_of_runs(pair.past, [row.value for row in pair.before], [row.value for row in pair.after])
-        scatters.setdefault((pair.metric, pair.usual), []).append(own)
+        scatters.setdefault((pair.metric, pair.usual), []).append(pair.scatter)
     shared = {kind: shared_scatter(of_kind) for kind, of_kind in scatters.items()}
     alpha = ALPHA_OF_SESSION / max(1, sum(pair.judged for pair in pairs))
+    # The mean of the best of many sessions is above its true mean.
     return [
-        measure_change(
-            pair.before, pair.after, past=pair.past, usual=pair.usual, shared=shared[pair.metric, pair.usual],
-            alpha=alpha / pair.candidates,  # the mean of the best of many sessions is above its true mean
-        )
-        for pair in pairs
-    ]  # fmt: skip
+        measure_change(pair, shared=shared[pair.metric, pair.usual], alpha=alpha / pair.candidates) for pair in pairs
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +297,7 @@ def _numbers(
             continue
         yield NumberPair(
             metric=metric, before=before, after=after, usual=usual_spread(gpus=series.gpus, scale=series.scale),
-            past=[run.metrics[metric].value for run in past if metric in run.metrics],
+            past=[run.metrics[metric] for run in past if metric in run.metrics],
         )  # fmt: skip
 
 

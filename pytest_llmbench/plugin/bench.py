@@ -258,7 +258,7 @@ class Bench:
                 )
                 for run in runs
             )
-        gate = bool(checks) and (self.settings.gate == "on" or (self.settings.gate == "auto" and bool(runs)))
+        gate = bool(checks) and (self.settings.gate in {"on", "links"} or (self.settings.gate == "auto" and bool(runs)))
         self.planned = Plan(runs=runs, checks=tuple(checks), gate=gate, tests=tuple(tests))
 
     def _run(self, series: str, number: int) -> RunSpec:

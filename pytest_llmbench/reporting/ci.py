@@ -32,7 +32,7 @@ _TO_DO = {
 }
 
 # Properties of a test case in XML, the most wanted first.
-_PROPERTIES = (
+PROPERTIES = (
     "verdict", "test", "simulated", "check", "slot", "clause", "run", "recipe", "runs", "hosts", "statistic", "value",
     "unit", "threshold", "baseline", "change", "measured", "bound", "record", "run_seconds", "severity", "action",
     "reason", "energy", "unconfirmed", "early_verdict",
@@ -44,7 +44,7 @@ CaseRow = Mapping[str, Any]
 
 def case_properties(row: CaseRow) -> dict[str, str]:
     """The properties of a test that its case in XML has, at most twelve; `verdicts.json` has all of them."""
-    known = ((name, row.get(name)) for name in _PROPERTIES)
+    known = ((name, row.get(name)) for name in PROPERTIES)
     return dict(islice(((name, str(value)) for name, value in known if value not in {None, ""}), _MOST_PROPERTIES))
 
 

@@ -115,13 +115,14 @@ def _folded(tasks: Sequence[LiveTask]) -> Iterator[LiveTask]:
     alike: dict[tuple[str, ...], list[LiveTask]] = {}
     for task in tasks:
         word = word_of(task)
-        shared = (task.about, word, task.detail) if word in _FOLDED and task.starts is None else (task.about, task.name)
+        reason = task.detail if word == "waiting" else ""
+        shared = (task.about, word, reason) if word in _FOLDED and task.starts is None else (task.about, task.name)
         alike.setdefault(shared, []).append(task)
     for same in alike.values():
         first = same[0]
         fold = LiveTask(
-            name=counted(len(same), first.about), about=first.about, state=first.state, detail=first.detail,
-            verdict=first.verdict,
+            name=counted(len(same), first.about), about=first.about, state=first.state, verdict=first.verdict,
+            detail=first.detail if first.state == "waiting" else "",
         )  # fmt: skip
         yield from [fold] if len(same) > _FEW else same
 

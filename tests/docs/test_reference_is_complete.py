@@ -21,7 +21,7 @@ from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
-from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, Timings, Verdict
+from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, SessionVerdicts, Timings, Verdict
 from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire.driver import CommandTask
 from pytest_llmbench.core.wire.step_events import GpuEvent
@@ -37,6 +37,7 @@ from pytest_llmbench.plugin.verdict import outcome
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
+from pytest_llmbench.reporting.ci import PROPERTIES
 from pytest_llmbench.reporting.verdict import DETAILED
 from pytest_llmbench.workloads.node import installed
 from pytest_llmbench.workloads.node.provenance import gather
@@ -183,13 +184,15 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     of_history = {"baseline", "change", "change_low", "change_high"}  # of a comparison, which has no test
     # Engine torch has `trained`, GPUs have `energy`: unit/plugin/test_provenance.py, plugin/output/test_telemetry.py.
     of_choices = {"trained", "energy"}
-    assert set(of_run) == {name for name, _ in item.user_properties} | of_history | of_choices
+    noted = {name for name, _ in item.user_properties} | of_history | of_choices
+    assert set(of_run) == noted & {*PROPERTIES}
 
     item.user_properties = []
     of_health = facts_of_tests.facts_of_check(checked(tmp_path), 0) | Health(checked(tmp_path), 0).properties()
     outcome.note(item, **of_health, **always)
     names = {name for name, _ in item.user_properties}
-    assert set(of_check) <= names <= {*of_check, *of_run}
+    assert set(of_check) <= names & {*PROPERTIES} <= {*of_check, *of_run}
+    assert {*of_run, *of_check} == {*PROPERTIES} - {"clause"}  # a clause is no test
 
     system = SimpleNamespace(name="x")
     settings = SimpleNamespace(system=system, cluster="replay", allocation="run", scale="full", as_recorded=True)
@@ -199,7 +202,7 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     facts = suite_facts(
         bench, "r", unfit=unfit, unjudged=unjudged, groups=groups, not_tested="n9", interrupted="Ctrl-C"
     )
-    assert set(of_suite) == set(facts)
+    assert set(of_suite) == {*facts, *SessionVerdicts(session="s").digest}
 
 
 def test_the_guide_to_engines_names_every_method() -> None:

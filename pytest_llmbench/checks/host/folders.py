@@ -102,7 +102,7 @@ class SharedFolder(HostCheck):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         folder, token = fleet.folder / "shared", secrets.token_hex(8)
         write_text(folder / _HEAD, token)
-        config = {"folder": str(folder), "name": _HEAD, "token": token}
+        config = {"folder": str(folder), "name": _HEAD, "mark": token}
         probe = self.probe(settings, "folders:shared", config, name="shared-folder")
         views, unjudged = read_per_host(fleet.run([probe])[0], SharedView)
         findings = find_strangers(views, token, _read_tokens(folder, views, token), folder)
@@ -151,7 +151,7 @@ class JitCache(HostCheck):
             for name in _CACHES
             if where != "env" and name in env
         }
-        config = {"folders": folders, "token": secrets.token_hex(8) if several else None}
+        config = {"folders": folders, "mark": secrets.token_hex(8) if several else None}
 
         def step(name: str) -> list[Answer]:
             return fleet.run([self.probe(settings, f"folders:{name}", config, name=f"cache-{name}")])[0]

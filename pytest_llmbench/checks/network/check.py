@@ -128,7 +128,7 @@ class Pairs(CheckDefaults):
         lines = [f"group_busbw: physics expects {law}" for law in expected] if whole.readings else []
         latencies = []
         for player, (host, _) in hunt.players.items():
-            times = [match.result.latency_us for match in hunt.matches_of(player)]
+            times = [match.result.latency_us for match in hunt.matches[player]]
             if known := [time for time in times if time is not None]:
                 name, value = "pair_latency_median", median(known)
                 latencies.append(Reading(host=host, statistic=name, value=value, unit="us", nodes=2, gpus=2 * gpus))

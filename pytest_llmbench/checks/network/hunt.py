@@ -90,8 +90,8 @@ class Hunt:
             domains = {host: domain_of(host, node, {}) for host, node in self.machines.facts.items()}
             self.places = Places({**self.places.levels, _DOMAIN: domains}).of(fleet.hosts)
         self._inside: dict[Segment, list[Match]] = {}  # pairs within each bad place
-        self._matches: dict[str, list[Match]] = defaultdict(list)  # of the first pass by player
-        self._repeats_of: dict[str, list[Match]] = defaultdict(list)  # of the second pass by suspect
+        self.matches: dict[str, list[Match]] = defaultdict(list)  # of the first pass by player
+        self.repeats: dict[str, list[Match]] = defaultdict(list)  # of the second pass by suspect
         self.silent: dict[str, str] = {}  # reasons for nodes without an answer
         self.device: str | None = None
         self.first: list[Match] = []  # the first pass, between nodes that answered
@@ -145,7 +145,7 @@ class Hunt:
             league=lambda player: self.players[player][1],
         )  # fmt: skip
         for match in self.second:
-            self._repeats_of[match.pair[0]].append(match)
+            self.repeats[match.pair[0]].append(match)
         # Whether most nodes answered, so that silence is a fault of the silent ones.
         self.witnessed = 2 * len(self.silent) < len(self._hosts)
         self._blame_places(play)
@@ -154,7 +154,7 @@ class Hunt:
         """Look up the pairs of the first pass once, and their law."""
         for match in self.first:
             for player in match.pair:
-                self._matches[player].append(match)
+                self.matches[player].append(match)
         self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
         for match in self._of_pairs.values():
             if isinstance(law := self._expect_pair(match), PhysicsBound):
@@ -237,19 +237,9 @@ class Hunt:
         played = Counter(host for result in answered for host in result.group.hosts)
         return bool(hosts) and 2 * min(played[host] for host in hosts) >= max(played.values(), default=1)
 
-    def matches_of(self, player: str) -> list[Match]:
-        return self._matches[player]
-
-    def repeats_of(self, player: str) -> list[Match]:
-        """The pairs of a suspect with good partners, in the second pass."""
-        return self._repeats_of[player]
-
     def _bad_matches_of(self, player: str) -> list[Match]:
         """The bad pairs of a player; only those with good partners, where there are some."""
-        return [match for match in self.repeats_of(player) or self.matches_of(player) if self._is_slow(match)]
-
-    def _is_slow(self, match: Match) -> bool:
-        return is_slow(match, self.floors)
+        return [match for match in self.repeats[player] or self.matches[player] if is_slow(match, self.floors)]
 
     def _describe(self, matches: Sequence[Match], player: str) -> str:
         partners = ((match.pair[1] if match.pair[0] == player else match.pair[0], match) for match in matches)
@@ -282,7 +272,7 @@ class Hunt:
         findings += self.bounds.judge(of_nodes, device=self.device)
         below = list(self._find_below_physics())
         failed = {finding.host for finding in below if finding.severity.fails}
-        slow = [match for match in self.first if self._is_slow(match)]
+        slow = [match for match in self.first if is_slow(match, self.floors)]
         return Report(
             findings=(*findings, *below, *(() if self.referenced or failed else self._find_uneven())),
             readings=tuple(readings),
@@ -352,7 +342,7 @@ class Hunt:
         """Yield nodes whose best pair is below what physics expects: a pair is as slow as the slower of its two."""
         behind = {host for host, _ in self._behind_boundaries()}
         for player, (host, rail) in self.players.items():
-            matches = (*self.matches_of(player), *self.repeats_of(player))
+            matches = (*self.matches[player], *self.repeats[player])
             own = [match for match in matches if match.value is not None and host not in behind]
             best = max(own, key=lambda match: match.value or 0.0, default=None)
             law = self._expect_pair(best) if best is not None else None
@@ -379,14 +369,14 @@ class Hunt:
             host, rail = self.players[player]
             if host in self.silent:
                 continue
-            first = self.matches_of(player)
+            first = self.matches[player]
             # The most frequent fault of its bad pairs is its kind.
             faults = Counter(match.result.fault for match in self._bad_matches_of(player))
             kind, severity, action = KINDS[faults.most_common(1)[0][0]]
-            slow = sum(map(self._is_slow, first))
+            slow = sum(is_slow(match, self.floors) for match in first)
             rates = [match.value for match in first if match.value is not None]
             middle = f", median {median(rates):.4g} GB/s" if rates else ""
-            again = self._describe(self.repeats_of(player), player)
+            again = self._describe(self.repeats[player], player)
             message = f"bad in {slow} of {len(first)} pairs{middle}; with good nodes again: {again}; {self._floor_text}"
             measured = f"{median(rates):.6g} GB/s" if rates else None
             least = self.floors.get(self._bad_matches_of(player)[0].boundary)
@@ -403,8 +393,8 @@ class Hunt:
         """Yield the faults of places and between places, whose nodes are good."""
         for place in self.bad_places:
             among = self._inside[place]
-            inside = "slow" if any(map(self._is_slow, among)) else "well"
-            own = (match for player in place.hosts for match in self.matches_of(player))
+            inside = "slow" if any(is_slow(match, self.floors) for match in among) else "well"
+            own = (match for player in place.hosts for match in self.matches[player])
             rates = [match.value for match in own if match.value is not None]
             message = f"all {len(place.hosts)} of {place} are slow with others"
             message += f" (median {median(rates):.4g} GB/s)" if rates else ""
@@ -433,7 +423,7 @@ class Hunt:
     def _find_links(self) -> Iterator[Finding]:
         for pair in self.verdict.links:
             ends = {*pair}
-            both = (self._matches[pair[0]], self._repeats_of[pair[0]], self._repeats_of[pair[1]])
+            both = (self.matches[pair[0]], self.repeats[pair[0]], self.repeats[pair[1]])
             matches = [match for match in chain(*both) if {*match.pair} == ends]
             rates = "; ".join(match.result.text for match in matches)
             # Each of the two works with all others: both get a hint, and stay in.
@@ -449,8 +439,8 @@ class Hunt:
         for player in self.verdict.acquitted:
             if player in linked:
                 continue
-            first = self.matches_of(player)
-            slow = [match.result.text for match in first if self._is_slow(match)]
+            first = self.matches[player]
+            slow = [match.result.text for match in first if is_slow(match, self.floors)]
             message = f"bad in {len(slow)} of {len(first)} pairs ({'; '.join(slow)}), and well again with good nodes; "
             message += self._floor_text
             action = "measure again; a link that drops or retrains shows in its counters"
@@ -529,7 +519,7 @@ class Hunt:
             if match.value is not None:
                 yield Reading(subject=_subject(match), statistic=self.statistic, value=match.value, **how)
         for player, (host, rail) in self.players.items():
-            if own := [match.value for match in self.matches_of(player) if match.value is not None]:
+            if own := [match.value for match in self.matches[player] if match.value is not None]:
                 statistic = f"{self.statistic}_median"
                 yield Reading(host=host, subject=rail, statistic=statistic, value=median(own), **how)
 

@@ -92,7 +92,7 @@ def _texts(machine: SiteMachine, ci: str, engine: str) -> Iterator[tuple[str, st
         yield f"schemas/{kind}.json", (shipped("schemas") / f"{kind}.json").read_text(encoding="utf-8")
     if ci in _CI:
         yield _CI[ci], _fill(f"{ci}.txt", facts)
-    yield ".gitignore", "reports/\nreport.xml\n__pycache__/\n.pytest_cache/\n"
+    yield ".gitignore", "reports/\nreport.xml\nllmbench-history.db*\n__pycache__/\n.pytest_cache/\n"
     yield "README.md", _fill("readme.txt", facts)
 
 

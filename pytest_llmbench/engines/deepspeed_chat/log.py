@@ -55,14 +55,6 @@ NEEDLES = (
 )  # fmt: skip
 
 
-def parse(text: str) -> Iterable[items.Item]:
-    """Read one line by itself.
-
-    Raises Unreadable for a damaged step, and for one of a later epoch, which needs a `reader`.
-    """
-    return reader()(text)
-
-
 def reader() -> items.Parse:
     """Return a dialect for one log, whose lines are to be given in order."""
     return _Log().read
@@ -159,16 +151,9 @@ class _Log:
         old = self.step
         line = replace(line, revises=True)
         if old is not None and old.step == line.step:
-            line = replace(
-                line,
-                interval=line.interval or old.interval,
-                at=line.at or old.at,
-                seconds=old.seconds if line.seconds is None else line.seconds,
-                samples=line.samples or old.samples,
-                loss=old.loss if line.loss is None else line.loss,
-                peak_memory_bytes=line.peak_memory_bytes or old.peak_memory_bytes,
-                reported={**old.reported, **line.reported},
-            )
+            names = ("interval", "at", "seconds", "samples", "loss", "peak_memory_bytes")
+            kept = {name: getattr(old, name) for name in names if getattr(line, name) is None}
+            line = replace(line, **kept, reported={**old.reported, **line.reported})
         self.step = line
         return line
 

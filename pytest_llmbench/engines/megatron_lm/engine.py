@@ -26,6 +26,7 @@ from pytest_llmbench.engines.overrides import (
     Same,
     batch_problem,
     precision_problem,
+    rules_of,
     rules_of_given,
     values_of,
 )
@@ -209,45 +210,41 @@ _GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
 
 def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
     """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
-    how, size = recipe.parallelism.activation_checkpointing, recipe.model.vocab_size
-    other_names = {
-        "encoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
-        "decoder-seq-length": Same(field="sequence_length", allowed=(recipe.sequence_length,)),
-        "encoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
-        "decoder-num-layers": Same(field="model.layers", allowed=(recipe.model.layers,)),
-        "model-parallel-size": Same(field="parallelism.tensor", allowed=(recipe.parallelism.tensor,)),
+    layout, model = recipe.parallelism, recipe.model
+    how = layout.activation_checkpointing
+    other_names = rules_of({
+        "encoder-seq-length": ("sequence_length", recipe.sequence_length),
+        "decoder-seq-length": ("sequence_length", recipe.sequence_length),
+        "encoder-num-layers": ("model.layers", model.layers),
+        "decoder-num-layers": ("model.layers", model.layers),
+        "model-parallel-size": ("parallelism.tensor", layout.tensor),
         # Without this switch of older versions, positions are those of `position-embedding-type`.
-        "use-rotary-position-embeddings": Same(
-            field="model.positions", allowed=(False, True) if recipe.model.positions == "rope" else (False,)
-        ),
+        "use-rotary-position-embeddings": ("model.positions", False, model.positions == "rope"),
         # A tokenizer may add a token.
-        "vocab-size": Same(field="model.vocab_size", allowed=(size, size - 1, False)),
-        "recompute-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "selective",)),
-        "recompute-granularity": Same(field=_CHECKPOINTING_FIELD, allowed=(_GRANULARITY[how],)),
-        "checkpoint-activations": Same(field=_CHECKPOINTING_FIELD, allowed=(how == "full",)),
-        "num-virtual-stages-per-pipeline-rank": Same(
-            field="parallelism.virtual_pipeline", allowed=(recipe.parallelism.virtual_pipeline,)
-        ),
-        "train-iters": Same(field="steps", allowed=(recipe.steps, False)),
-        "exit-interval": Same(field="steps", allowed=(recipe.steps, False)),
-        "num-layers-per-virtual-pipeline-stage": Same(field="parallelism.virtual_pipeline", allowed=(None,)),
-    }
-    precision = {name: Same(field="precision", allowed=(_half(recipe) == name,)) for name in ("bf16", "fp16")}
+        "vocab-size": ("model.vocab_size", model.vocab_size, model.vocab_size - 1, False),
+        "recompute-activations": (_CHECKPOINTING_FIELD, how == "selective"),
+        "recompute-granularity": (_CHECKPOINTING_FIELD, _GRANULARITY[how]),
+        "checkpoint-activations": (_CHECKPOINTING_FIELD, how == "full"),
+        "num-virtual-stages-per-pipeline-rank": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
+        "train-iters": ("steps", recipe.steps, False),
+        "exit-interval": ("steps", recipe.steps, False),
+        "num-layers-per-virtual-pipeline-stage": ("parallelism.virtual_pipeline", None),
+    })  # fmt: skip
+    precision = rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
     same = rules_of_given(arguments, _FIELDS)
-    same |= {name: Same(field=field, allowed=_printed(value)) for name, field, value in _shape(recipe)}
+    same |= rules_of({name: (field, *_printed(value)) for name, field, value in _shape(recipe)})
     if "disable-bias-linear" in same:
         same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
     del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
     # Arguments without a field in the recipe; with another value, the work of a step is unknown.
-    shape = recipe.model
-    usual = {"ffn-hidden-size": shape.feed_forward_width, "kv-channels": shape.head_width}
+    usual = {"ffn-hidden-size": model.feed_forward_width, "kv-channels": model.head_width}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
         same={**other_names, **same, **precision},
         refused=_REFUSED,
         harmless=_HARMLESS | as_usual,
         families=_FAMILIES,
-        usual=_USUAL if shape.latent_attention else {**_USUAL, "kv-channels": shape.head_width},
+        usual=_USUAL if model.latent_attention else {**_USUAL, "kv-channels": model.head_width},
     )
 
 

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.readers import witness
-from pytest_llmbench.readers.tensorboard import Collected, collect, whole
-from pytest_llmbench.readers.witness import Digits
+from pytest_llmbench.readers import tensorboard
+from pytest_llmbench.readers.tensorboard import Collected, Digits, collect, whole
 
 _SECONDS, _LOSS, _NORM, _BATCH = "iteration-time", "lm loss", "grad-norm", "batch-size"
 # Names of the same numbers in the log.
@@ -51,7 +50,7 @@ def disagreements(log: StepSeries, events: StepSeries) -> Iterator[str]:
     lost = [step.step for step in events.steps if step.seconds is not None and step.step not in logged]
     if lost:
         yield f"its event file has a time of iteration {lost[0]}, and its log has no such line"
-    yield from witness.disagreements(log.steps, events.steps, _DIGITS)
+    yield from tensorboard.disagreements(log.steps, events.steps, _DIGITS)
 
 
 def _first_is_apart(timed: Sequence[int]) -> bool:

@@ -9,17 +9,25 @@ from typing import Any
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
-from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, check_training, fill, fill_argument, flags
 from pytest_llmbench.engines.metaseq.log import READER
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same, precision_problem, rules_of_given, values_of
+from pytest_llmbench.engines.overrides import (
+    Arguments,
+    Rules,
+    Same,
+    precision_problem,
+    rules_of,
+    rules_of_given,
+    values_of,
+)
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.memory import Footprint, State
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
-from pytest_llmbench.readers.log import last_step, log_files
+from pytest_llmbench.readers.log import log_files
 
 _FIELDS = {
     "model-parallel-size": "parallelism.tensor", "dict-size": "model.vocab_size", "decoder-layers": "model.layers",
@@ -63,13 +71,13 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     precision, sharded = recipe.precision, recipe.parallelism.sharding in {"gradients", "full"}
     backends = ("fully_sharded",) if sharded else ("pytorch_ddp", "legacy_ddp", "c10d", "no_c10d")
     checkpoints = recipe.parallelism.activation_checkpointing == "full"
-    other_names = {
-        "bf16": Same(field="precision", allowed=(precision == "bf16",)),
-        "fp16": Same(field="precision", allowed=(precision == "fp16",)),
-        "memory-efficient-fp16": Same(field="precision", allowed=(precision == "fp16", False)),
-        "ddp-backend": Same(field="parallelism.sharding", allowed=backends),
-        "checkpoint-activations": Same(field="parallelism.activation_checkpointing", allowed=(checkpoints,)),
-    }
+    other_names = rules_of({
+        "bf16": ("precision", precision == "bf16"),
+        "fp16": ("precision", precision == "fp16"),
+        "memory-efficient-fp16": ("precision", precision == "fp16", False),
+        "ddp-backend": ("parallelism.sharding", *backends),
+        "checkpoint-activations": ("parallelism.activation_checkpointing", checkpoints),
+    })  # fmt: skip
     wide = own.get("decoder-ffn-embed-dim")  # outside of the recipe's fields, so another value makes the work unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
     same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
@@ -200,11 +208,6 @@ class Metaseq(External):
             arguments = {**_arguments(recipe, topology), "save-dir": f"{place.folder}/checkpoints", **own}
             command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
         return Script(commands=(command,), notes=options.notes)
-
-    def progress(self, folder: Path) -> Progress | None:
-        dialect = self.log_reader().dialect
-        steps = (last_step(path, dialect()) for path in log_files(folder, self.logs))
-        return next((step for step in steps if step is not None), None)
 
     def output(self, folder: Path) -> Path:
         return next(iter(log_files(folder, (_TRAIN_LOG,))), super().output(folder))

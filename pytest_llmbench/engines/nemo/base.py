@@ -12,17 +12,24 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
-from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.external import External, check_training, fill_argument
 from pytest_llmbench.engines.nemo import log as nemo
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same, batch_problem, precision_problem
+from pytest_llmbench.engines.overrides import (
+    Arguments,
+    Rules,
+    batch_problem,
+    precision_problem,
+    rules_of,
+    rules_of_given,
+    values_of,
+)
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
-from pytest_llmbench.readers import tensorboard, witness
-from pytest_llmbench.readers.log import last_step, log_files
-from pytest_llmbench.readers.witness import Digits
+from pytest_llmbench.readers import tensorboard
+from pytest_llmbench.readers.tensorboard import Digits, disagreements
 
 _PRECISIONS: Mapping[str, tuple[Any, ...]] = {
     "fp32": (32, "32-true"),
@@ -75,49 +82,41 @@ def shape_arguments(recipe: Recipe) -> dict[str, tuple[str, Any]]:
     return {f"model.{name}": field_value for name, field_value in given.items() if field_value[1] is not None}
 
 
+_FIELDS = {
+    "model.num_layers": "model.layers", "model.hidden_size": "model.hidden_size",
+    "model.num_attention_heads": "model.attention_heads", "model.encoder_seq_length": "sequence_length",
+    "model.data.seq_length": "sequence_length", "model.micro_batch_size": "micro_batch_size",
+    "model.global_batch_size": "global_batch_size", "model.tensor_model_parallel_size": "parallelism.tensor",
+    "model.pipeline_model_parallel_size": "parallelism.pipeline",
+    "model.virtual_pipeline_model_parallel_size": "parallelism.virtual_pipeline",
+    "model.sequence_parallel": "parallelism.sequence", "model.hidden_dropout": "model.dropout",
+    "model.attention_dropout": "model.dropout", "model.optim.lr": "optimizer.learning_rate",
+    "model.optim.weight_decay": "optimizer.weight_decay", "model.optim.sched.warmup_steps": "optimizer.warmup_steps",
+    "trainer.max_steps": "steps", "trainer.gradient_clip_val": "optimizer.clip_grad_norm",
+}  # fmt: skip
+_CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
+
+
 def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     """Return the rule of each override; `own` are those of the recipe's options, by their `_plain` names."""
-    model, layout, optimizer = recipe.model, recipe.parallelism, recipe.optimizer
-    length, how = recipe.sequence_length, layout.activation_checkpointing
-    sharded = layout.sharding == "optimizer"
-    fields: dict[str, tuple[str, Any]] = {
-        "model.num_layers": ("model.layers", model.layers),
-        "model.hidden_size": ("model.hidden_size", model.hidden_size),
-        "model.num_attention_heads": ("model.attention_heads", model.attention_heads),
-        "model.encoder_seq_length": ("sequence_length", length),
-        "model.data.seq_length": ("sequence_length", length),
-        "model.micro_batch_size": ("micro_batch_size", recipe.micro_batch_size),
-        "model.global_batch_size": ("global_batch_size", recipe.global_batch_size),
-        "model.tensor_model_parallel_size": ("parallelism.tensor", layout.tensor),
-        "model.pipeline_model_parallel_size": ("parallelism.pipeline", layout.pipeline),
-        "model.virtual_pipeline_model_parallel_size": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
-        "model.sequence_parallel": ("parallelism.sequence", layout.sequence),
-        "model.hidden_dropout": ("model.dropout", model.dropout),
-        "model.attention_dropout": ("model.dropout", model.dropout),
-        "model.optim.lr": ("optimizer.learning_rate", optimizer.learning_rate),
-        "model.optim.weight_decay": ("optimizer.weight_decay", optimizer.weight_decay),
-        "model.optim.sched.warmup_steps": ("optimizer.warmup_steps", optimizer.warmup_steps),
-        "trainer.max_steps": ("steps", recipe.steps),
-        "trainer.gradient_clip_val": ("optimizer.clip_grad_norm", optimizer.clip_grad_norm),
-    }
-    fields |= shape_arguments(recipe)
-    same = {name: Same(field=field, allowed=(value,)) for name, (field, value) in fields.items()}
-    same["trainer.precision"] = Same(field="precision", allowed=_PRECISIONS.get(recipe.precision, ()))
+    how, model = recipe.parallelism.activation_checkpointing, recipe.model
+    sharded = recipe.parallelism.sharding == "optimizer"
     granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
-    same["model.activations_checkpoint_granularity"] = Same(field=_CHECKPOINTING_FIELD, allowed=granularity)
+    same = rules_of_given(values_of(recipe, _FIELDS, {}), _FIELDS) | rules_of(shape_arguments(recipe)) | rules_of({
+        "trainer.precision": ("precision", *_PRECISIONS.get(recipe.precision, ())),
+        "model.activations_checkpoint_granularity": (_CHECKPOINTING_FIELD, *granularity),
+        "model.optim.name": (
+            "parallelism.sharding", *(("distributed_fused_adam",) if sharded else ("fused_adam", "adam", "adamw")),
+        ),
+    })  # fmt: skip
     if how == "none":
-        same["model.activations_checkpoint_num_layers"] = Same(field=_CHECKPOINTING_FIELD, allowed=(0, None))
-    names = ("distributed_fused_adam",) if sharded else ("fused_adam", "adam", "adamw")
-    same["model.optim.name"] = Same(field="parallelism.sharding", allowed=names)
+        same |= rules_of({"model.activations_checkpoint_num_layers": (_CHECKPOINTING_FIELD, 0, None)})
     usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
         same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
         usual={"trainer.accumulate_grad_batches": 1},
     )  # fmt: skip
-
-
-_CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 
 
 # Value of an override of NeMo's configuration; None removes the key.
@@ -226,7 +225,7 @@ class Nemo(External):
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         rules, own = self.arguments(recipe, topology)
         ranks = {"trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node}
-        more = {name: Same(field="topology", allowed=(number,)) for name, number in ranks.items()}
+        more = rules_of({name: ("topology", number) for name, number in ranks.items()})
         # A launcher's file may limit the time; what was trained until then is counted by steps.
         harmless = {*rules.harmless, *_LIMITS}
         return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(own, series.settings)
@@ -261,13 +260,9 @@ class Nemo(External):
                 "restarted": logged.restarted or events.restarted,
                 "written": events.written,
                 "timed_twice": any(step.seconds for step in logged.steps),
-                "contradictions": tuple(witness.disagreements(logged.steps, events.steps, _DIGITS))[:1],
+                "contradictions": tuple(disagreements(logged.steps, events.steps, _DIGITS))[:1],
             }
         )
-
-    def progress(self, folder: Path) -> Progress | None:
-        steps = [last_step(path, self.log_reader().dialect()) for path in log_files(folder, self.logs)]
-        return max((last for last in steps if last is not None), key=lambda last: last.step, default=None)
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         yield from check_training(self, recipe, topology, series)

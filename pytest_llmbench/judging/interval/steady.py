@@ -99,6 +99,7 @@ def steady_state(
     # One or two slow lines at the beginning may be due to a pause within them.
     surely = not lines or cut > _BATCH
     level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
+    rest, usual = read[cut:], stats.fmean(read[cut:])
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
     return Steady(
         low=min(reading.low for reading in (level, *others)),
@@ -108,7 +109,7 @@ def steady_state(
         left_out=min(skip, len(seconds) - len(after)) + start,
         judged=len(judged),
         half_width=level.width,
-        scatter=math.dist(read[cut:], [level.mean] * level.steps) / math.sqrt(level.steps) / level.mean,
+        scatter=math.dist(rest, [usual] * len(rest)) / math.sqrt(len(rest)) / usual,
         slope=level.slope,
         drift=level.drift,
         settled=level.drift is None or level.drift > (0.0 if cut else -_SETTLED),
@@ -118,7 +119,7 @@ def steady_state(
         fastest=min(judged) if len(seconds) > skip else 0.0,
         slowest=max(after) if len(seconds) > skip else math.inf,
         pausing=further_pauses(after, pauses, start, alpha) / len(judged),
-        unseen=_unseen(read[cut:], len(judged), steps_of_a_line, min(level.drift or 0.0, 0.0)) * level.mean,
+        unseen=_unseen(rest, len(judged), steps_of_a_line, min(level.drift or 0.0, 0.0)) * level.mean,
     )
 
 

@@ -35,6 +35,8 @@ def gpu_index(local_rank: int) -> int:
         advice = "give --gpus-per-node as many as there are, or 0 to train on the CPU"
         if "SLURM_JOB_ID" in os.environ:
             advice = "ask Slurm for one GPU per rank, and bind each rank to its own or to none"
+        if len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))) > local_rank:
+            advice = "it was given enough: run nvidia-smi on this node, and compare its driver with the CUDA of PyTorch"
         raise RunError(
             "no_gpu",  #: error no_gpu: a rank sees no GPU for itself
             f"rank {local_rank} of this node needs GPU {local_rank}, but its process sees {visible} of them "

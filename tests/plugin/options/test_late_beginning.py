@@ -10,7 +10,7 @@ from tests.support.packages import COUNTING, install
 
 # Packages that take a second to import, and the state of a session of ours.
 HEAVY = {
-    "cryptography", "jinja2", "plotly", "pydantic", "rich", "submitit", "typer", "yaml",
+    "cryptography", "jinja2", "pydantic", "rich", "submitit", "typer", "yaml",
     "pytest_llmbench.plugin.bench",
 }  # fmt: skip
 # Each process of pytest writes the names of the modules that it has.

@@ -1,6 +1,6 @@
 """Runs compared with earlier ones: what became slower is a FAIL, and nothing else is accused."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.history.baselines import check_wanted, compare_with_baseline
-from pytest_llmbench.history.compare import Compared, compare_sessions, measure_change
+from pytest_llmbench.history.compare import Change, Compared, NumberPair, compare_sessions, measure_change
 from pytest_llmbench.history.database import History, open_history
 from pytest_llmbench.history.queries import runs_of
 from pytest_llmbench.history.rows import MetricRow
@@ -35,6 +35,13 @@ def row(
         name="x", value=value, unit=unit, low=value * (1 - half), high=value * (1 + half), better=better, steps=steps,
         scatter=scatter,
     )  # fmt: skip
+
+
+def change(
+    before: Sequence[MetricRow], *after: MetricRow, past: Sequence[MetricRow] = (), shared: Scatter | None = None,
+    usual: BetweenRuns | None = USUAL_BETWEEN_RUNS,
+) -> Change:  # fmt: skip
+    return measure_change(NumberPair(before=before, after=after, past=past, usual=usual), shared=shared)
 
 
 def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
@@ -158,14 +165,14 @@ def test_what_is_no_baseline_is_said(text: str) -> None:
 )  # fmt: skip
 def test_the_direction_decides(better: Any, after: float, regressed: bool | None, improved: bool) -> None:
     """More words are better, more seconds are worse, and without a direction nothing is either."""
-    told = measure_change([row(100.0, better)], [row(after, better)], usual=USUAL_BETWEEN_RUNS)
+    told = change([row(100.0, better)], row(after, better))
     assert (told.regressed, told.improved) == (regressed, improved)
 
 
 def test_a_wide_interval_decides_nothing() -> None:
-    told = measure_change([row(100.0, half=0.1)], [row(100.0, half=0.1)], usual=USUAL_BETWEEN_RUNS)
+    told = change([row(100.0, half=0.1)], row(100.0, half=0.1))
     assert told.regressed is None
-    wide = measure_change([row(5.0, "lower", 0.9)], [row(5.2, "lower", 2.0)], usual=USUAL_BETWEEN_RUNS)
+    wide = change([row(5.0, "lower", 0.9)], row(5.2, "lower", 2.0))
     assert wide.low is not None
     assert wide.low > -1.0
 
@@ -176,9 +183,7 @@ def test_a_wide_interval_decides_nothing() -> None:
 )
 def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: int, regressed: bool | None) -> None:
     """A run of 20 steps may be on one of two levels throughout; a history has shown how such runs differ."""
-    told = measure_change(
-        [row(100.0, steps=49)], [row(after, steps=steps)], past=[100.0, 100.1, 99.9][:past], usual=USUAL_BETWEEN_RUNS
-    )
+    told = change([row(100.0, steps=49)], row(after, steps=steps), past=[row(100.0), row(100.1), row(99.9)][:past])
     assert told.regressed is regressed
     assert (regressed is None) == ("two levels of speed" in told.reason and after > 90.0)
 
@@ -186,7 +191,7 @@ def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: i
 def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, half=0.2 if i == 7 else 0.003) for i, value in enumerate(past)]
-    told = measure_change(before, [row(98.2)], past=past, usual=USUAL_BETWEEN_RUNS)
+    told = change(before, row(98.2), past=before)
     assert told.regressed
 
 
@@ -201,13 +206,16 @@ def test_an_interval_that_is_wide_by_chance_hides_no_loss(
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, scatter=0.0097 + 0.0001 * (i % 6)) for i, value in enumerate(past)]
     new = row(after, half=0.09, scatter=scatter)
-    assert measure_change(before, [new], past=past, usual=USUAL_BETWEEN_RUNS).regressed is regressed
+    assert change(before, new, past=before).regressed is regressed
+    # The same of the baseline, where that is the last run.
+    last = row(200.0 - after, half=0.09, scatter=scatter)
+    assert change([last], row(99.0 if after < 100 else 100.0, scatter=0.0101), past=before).regressed is regressed
 
 
 def test_a_change_of_the_past_is_no_scatter() -> None:
     """Earlier runs that stepped once are as close to each other as before and after the step."""
     past = [100.0 + 0.1 * (i % 3) for i in range(15)] + [90.0 + 0.1 * (i % 3) for i in range(15)]
-    told = measure_change([row(90.1)], [row(88.0)], past=past, usual=USUAL_BETWEEN_RUNS)
+    told = change([row(90.1)], row(88.0), past=[*map(row, past)])
     assert told.deviation is not None
     assert told.deviation < 0.003
     assert told.regressed
@@ -216,11 +224,10 @@ def test_a_change_of_the_past_is_no_scatter() -> None:
 @pytest.mark.parametrize("usual", [USUAL_BETWEEN_RUNS, None])
 def test_copies_of_one_run_make_no_number_certain(usual: BetweenRuns | None) -> None:
     copies = Scatter(1e-12, 9.0)
-    told = measure_change(
-        [row(100.0)] * 10, [row(99.9)], past=[100.0] * 10, usual=usual, shared=shared_scatter([copies] * 20)
-    )
+    alike = [row(100.0)] * 10
+    told = change(alike, row(99.9), past=alike, usual=usual, shared=shared_scatter([copies] * 20))
     assert told.regressed is False
-    assert measure_change([row(100.0)] * 10, [row(97.0)], past=[100.0] * 10, usual=usual, shared=None).regressed
+    assert change(alike, row(97.0), past=alike, usual=usual).regressed
 
 
 def test_two_sessions_are_compared_as_sets(history: History) -> None:

@@ -157,7 +157,7 @@ def test_options_reach_the_settings(pytester: pytest.Pytester) -> None:
     assert (settings.nodes, settings.nodes_per_run, settings.gpus_per_node) == (8, 2, 4)
     assert (settings.time_min, settings.max_wait_min, settings.retries, settings.budget) == (10, 20, 2, 5.0)
     assert (settings.repeat, settings.rerun, settings.max_runs, settings.first_run_alone) == (3, True, 2, True)
-    assert (settings.gate, settings.nccl, str(settings.simulate)) == ("on", True, "die@1")
+    assert (settings.gate, str(settings.simulate)) == ("links", "die@1")
     assert settings.slurm == {"partition": "p", "account": "me", "exclude": "n9,n1,n2", "comment": "for the night"}
     assert settings.quarantine == pytester.path / "bad.txt"
 

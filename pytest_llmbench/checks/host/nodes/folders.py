@@ -110,20 +110,20 @@ def _why_not_writable(path: Path) -> str | None:
 def shared(context: RankContext, log: ProbeLog) -> SharedView:
     """Read the file of pytest's machine in a folder, and write one for it there.
 
-    `context.config` has the `folder`, the `name` of the file there, and the `token` to write.
+    `context.config` has the `folder`, the `name` of the file there, and the `mark` to write.
     """
     folder = Path(context.config["folder"])
     path = folder / context.config["name"]
     log.phase(f"read {path}")
     read = path.read_text(encoding="utf-8") if wait_for(path, LAG_S, LOOK_S, LOOK_S) else None
     log.phase(f"write into {folder}")
-    write_text(folder / host_name(), f"{context.config['token']} {host_name()}")
+    write_text(folder / host_name(), f"{context.config['mark']} {host_name()}")
     return SharedView(read=read, mount=mount_of(folder))
 
 
 def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
-    """Describe each folder, and leave a mark in it where `context.config` has a `token`."""
-    token = context.config.get("token")
+    """Describe each folder, and leave a mark in it where `context.config` has one."""
+    token = context.config.get("mark")
     caches = {}
     for name, folder in _cache_folders(context).items():
         log.phase(f"look at {folder}")
@@ -138,7 +138,7 @@ def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
 
 def find_marks(context: RankContext, log: ProbeLog) -> CacheMarks:
     """List the hosts whose marks lie in each folder."""
-    start = f"{_MARK}{context.config['token']}-"
+    start = f"{_MARK}{context.config['mark']}-"
     marks = {}
     for name, folder in _cache_folders(context).items():
         log.phase(f"look at {folder}")
@@ -152,7 +152,7 @@ def remove_marks(context: RankContext, log: ProbeLog) -> ProbeAnswer:
     for folder in _cache_folders(context).values():
         log.phase(f"clean {folder}")
         with suppress(OSError):
-            (nearest(folder) / f"{_MARK}{context.config['token']}-{host_name()}").unlink()
+            (nearest(folder) / f"{_MARK}{context.config['mark']}-{host_name()}").unlink()
     return ProbeAnswer()
 
 

@@ -13,6 +13,7 @@ from pytest_llmbench.checks.host.nodes.folders import KernelCaches, Room, Shared
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Report, Severity
+from pytest_llmbench.workloads.node.secret_filter import is_secret
 from tests.support.fleet import ProcessFleet, cpu_site, mount_of_kind
 
 ANY_ROOM = {"free_gib": 0, "free_inodes_percent": 0}
@@ -136,6 +137,7 @@ class Astray(ProcessFleet):
     def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
         """Run the probe; what is the shared folder for the others is another on the last."""
         (probe,) = probes
+        assert not [name for name in probe.config if is_secret(name, ())]  # no bundle takes a file with one
         other = {**probe.config, "folder": str(self.folder / "elsewhere")}
         right, astray = super().run(
             [replace(probe, hosts=self.hosts[:-1]), replace(probe, hosts=self.hosts[-1:], config=other)]

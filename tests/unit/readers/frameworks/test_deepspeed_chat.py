@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.deepspeed_chat.log import parse, reader
+from pytest_llmbench.engines.deepspeed_chat.log import reader
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 
@@ -180,7 +180,7 @@ def test_ranks_that_crash_after_the_end(read: Read) -> None:
     ],
 )  # fmt: skip
 def test_a_line_by_itself(text: str, items: list[Item]) -> None:
-    assert list(parse(text)) == items
+    assert list(reader()(text)) == items
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_line_by_itself(text: str, items: list[Item]) -> None:
 )
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
-        list(parse(text))
+        list(reader()(text))
 
 
 def test_a_throughput_that_cannot_be_read(read: Read) -> None:

@@ -26,12 +26,19 @@ def test_a_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch, visible: int,
     assert machine.gpu_index(local_rank) == index
 
 
-@pytest.mark.parametrize(("visible", "local_rank"), [(0, 0), (2, 2)])
-def test_too_few_gpus_are_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int) -> None:
+@pytest.mark.parametrize(
+    ("visible", "local_rank", "given", "advice"),
+    [(0, 0, "", "ask Slurm"), (2, 2, "0,1", "ask Slurm"), (0, 0, "0,1", "run nvidia-smi")],
+)
+def test_too_few_gpus_are_an_error_with_numbers(
+    monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int, given: str, advice: str
+) -> None:
+    """Slurm gave eight to a rank that saw none, and the message sent the user to Slurm; the cause was the driver."""
     see_gpus(monkeypatch, visible)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "x")
-    message = rf"needs GPU {local_rank}, but its process sees {visible} of them \(CUDA_VISIBLE_DEVICES='x'\)"
-    with pytest.raises(RunError, match=message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    message = rf"needs GPU {local_rank}, but its process sees {visible} of them \(CUDA_VISIBLE_DEVICES='{given}'\)"
+    with pytest.raises(RunError, match=f"{message}: .*{advice}"):
         machine.gpu_index(local_rank)
 
 
