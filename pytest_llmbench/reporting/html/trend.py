@@ -24,7 +24,7 @@ def trend_figures(place: Path | str | None, session: str, runs: Iterable[RunReco
             key = (run.recipe.name, run.recipe.statistic_of_record, run.system, run.nodes)
             latest.setdefault(key, []).append(run)
     with contextlib.suppress(ConfigError), open_history(place) as history:
-        figures = []
+        figures: list[Figure] = []
         for (recipe, statistic, system, nodes), own in latest.items():
             with contextlib.suppress(ConfigError):  # a recipe without a past
                 points = read_series(history, recipe, statistic, last=_MOST_RUNS)
