@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.fuzz import documents, nodes
 from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.base import BatchLog
 from pytest_llmbench.engines.deepspeed_chat import eval_batch
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.nemo import gnu_time
@@ -90,7 +91,7 @@ def _others(folder: Path) -> Iterator[Target]:
 
     def evaluated(data: bytes) -> bytes:
         path.write_bytes(data)
-        return eval_batch.evaluate([path], 900.0)
+        return eval_batch.evaluate([BatchLog(path=path, hosts=())], 900.0)
 
     spent = b"x\nBEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024\n13.39user 53.30system 2:51.89elapsed 38%CPU (0k)\n"
     yield Target(name="log gnu_time", seeds=[spent, b"END_TRAINING: Mon Apr  8 09:02:25 UTC 2024\n"], read=timed)

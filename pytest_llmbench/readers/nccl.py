@@ -248,19 +248,23 @@ class _HostLines:
     def _take_number(self, message: _Text) -> bool | None:
         text, line = message.text, message.line
         if match := _CHANNELS.match(text):
-            news = [self._keep_least(f"{name}_channels", match[name], line) for name in ("coll", "nvls") if match[name]]
+            news = [self._keep(f"{name}_channels", match[name], line) for name in ("coll", "nvls") if match[name]]
             return any(news)
         if match := _NVLS.match(text):
-            return self._keep_least("nvls", "no" if match["no"] else "yes", line)
+            return self._keep("nvls", "no" if match["no"] else "yes", line)
         if match := _CLIQUE.match(text):
-            return self._keep_least("clique", match["size"], line)
+            return self._keep("clique", match["size"], line)
         return None
 
     def _take_nics(self, message: _Text) -> bool | None:
         if count := len({name for name, _ in _NIC.findall(message.text)}) if " : Using [" in message.text else 0:
-            return self._keep_most("nics", count, message.line)  # a plugin lists its NICs, and then what it merged
+            return self._keep(
+                "nics", str(count), message.line, most=True
+            )  # a plugin lists its NICs, and then what it merged
         if match := _OFI.search(message.text):
-            return self._keep_most("nics", 0 if "tcp" in match["name"] else int(match["count"]), message.line)
+            return self._keep(
+                "nics", "0" if "tcp" in match["name"] else str(int(match["count"])), message.line, most=True
+            )
         return None
 
     def _take_text(self, message: _Text) -> bool | None:
@@ -297,20 +301,15 @@ class _HostLines:
         self._algorithms[what] = Fact(value, line)
         return True
 
-    def _keep_least(self, name: str, value: str, line: str) -> bool:
-        """Keep the smallest number, and `no` rather than `yes`."""
+    def _keep(self, name: str, value: str, line: str, *, most: bool = False) -> bool:
+        """Keep the smallest number, and `no` rather than `yes`; with `most` the largest. True if it is this one."""
         known = self._facts.get(name)
-        if known is None or (len(value), value) < (len(known.value), known.value):
-            self._facts[name] = Fact(value, line)
-            return True
-        return False
-
-    def _keep_most(self, name: str, value: int, line: str) -> bool:
-        known = self._facts.get(name)
-        if known is None or value > int(known.value):
-            self._facts[name] = Fact(str(value), line)
-            return True
-        return False
+        if known is not None:
+            old, new = ((len(text), text) for text in (known.value, value))
+            if new == old or (new > old) != most:
+                return False
+        self._facts[name] = Fact(value, line)
+        return True
 
     def log(self, places: "_Places", hosts: int, version: str | None) -> NcclLog:
         """The facts; `hosts` is the number of all hosts."""

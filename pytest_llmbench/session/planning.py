@@ -168,7 +168,9 @@ def _describe_run(run: RunSpec, prepared: PreparedRun | Problem, settings: Setti
         at = f"is looked at after {', '.join(map(str, before))} and {last} steps"
         ends = [at if early.whole is None else f"runs whole: {early.whole}"]
     may_fail = [] if refused else [f"WARNING: {text}" for text in doubts(recipe, settings)]
-    foreseen = [*_too_short(run, settings), *ends, *numbers(recipe, settings), *_feasibility(run, settings)]
+    demands = filter(None, (demand_of(reference, recipe, settings) for reference in recipe.references))
+    asked = [f"{'CANNOT BE MET: ' if one.impossible else 'WARNING: ' if one.bold else ''}{one}" for one in demands]
+    foreseen = [*_too_short(run, settings), *ends, *numbers(recipe, settings), *asked]
     return "\n  ".join([what, *again, *refused, *may_fail, *foreseen])
 
 
@@ -187,10 +189,3 @@ def _too_short(run: RunSpec, settings: Settings) -> Iterator[str]:
             f"TOO SHORT: {counted(judged, 'step')} after the warm-up will hardly decide on {names}: give the recipe at "
             f"least {recipe.warm_up.steps + LEAST} steps"
         )
-
-
-def _feasibility(run: RunSpec, settings: Settings) -> Iterator[str]:
-    for reference in run.recipe.references:
-        asked = demand_of(reference, run.recipe, settings)
-        if asked is not None:
-            yield f"{'CANNOT BE MET: ' if asked.impossible else 'WARNING: ' if asked.bold else ''}{asked}"

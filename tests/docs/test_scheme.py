@@ -108,17 +108,13 @@ def test_a_block_without_a_comment_is_caught(language: str) -> None:
         (fenced("<!-- file -->", "x", "yaml"), "needs a name"),
         (fenced("<!-- run: slurms -->", "x"), "not slurms"),
         (fenced("<!-- output -->", "x", "text"), "needs a run block"),
+        ("<!-- run -->\n```bash\ntrue\n", r"a\.md:2: this block has no end"),
     ],
 )
 def test_a_comment_that_cannot_be_meant_is_caught(text: str, said: str) -> None:
-    """A way around the scheme, a name forgotten, a word misspelt, an output of nothing."""
+    """A way around the scheme, a name forgotten, a word misspelt, an output of nothing, a block without an end."""
     with pytest.raises(DocumentError, match=said):
         check_marks(read_blocks("a.md", text))
-
-
-def test_a_block_without_an_end_is_caught() -> None:
-    with pytest.raises(DocumentError, match=r"a\.md:2: this block has no end"):
-        read_blocks("a.md", "<!-- run -->\n```bash\ntrue\n")
 
 
 def test_a_block_may_hold_fences() -> None:

@@ -104,14 +104,13 @@ def test_a_framework_without_our_package_is_told_before_it_runs(user: UserFolder
     assert not (result.session / "runs" / "tiny" / "logs" / "output.log").exists()
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_without_torch_the_engine_says_how_to_get_it(user: UserFolder, distribution: str) -> None:
+def test_without_torch_the_engine_says_how_to_get_it(user: UserFolder) -> None:
     """The package installs without an engine; a run that needs one is an error with the pip command."""
     (user.path / "sitecustomize.py").write_text(NO_TORCH)
     user.env["PYTHONPATH"] = str(user.path)
     user.recipe(**TORCH)
     user.test(f"{TEST_REFERENCES}\n{CHECKS}")
-    result = user.run("--cluster", "local", distribution, "-k", "tiny or gemm or all_reduce", *DETAILED, code=14)
+    result = user.run("--cluster", "local", "-n0", "-k", "tiny or gemm or all_reduce", *DETAILED, code=14)
     cases = result.cases
     for name in ("gemm-slot0", "all_reduce"):
         reason = cases[f"test_fit[{name}]"].properties["reason"]

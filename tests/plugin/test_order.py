@@ -25,13 +25,12 @@ def test_any(run):
 """
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_two_recipes_take_turns(user: UserFolder, distribution: str) -> None:
+def test_two_recipes_take_turns(user: UserFolder) -> None:
     """This machine is one node, whatever llmbench_max_runs allows: the second starts when the first is over."""
     user.recipe("first")
     user.recipe("second")
     user.test(FAST)
-    result = user.run("--cluster", "local", distribution, "-o", "llmbench_max_runs=2")
+    result = user.run("--cluster", "local", "-n2", "-o", "llmbench_max_runs=2")
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS", "FAIL"}
     timings = sorted((result.record(key)["timings"] for key in ("first", "second")), key=lambda t: t["submitted"])
     assert timings[0]["ended"] <= timings[1]["submitted"]
@@ -105,15 +104,14 @@ def test_a_session_waits_for_ranks_that_a_killed_session_left(user: UserFolder) 
     assert {int(pid) for pid in waiting.split(",")} == set(orphans)
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_folders_of_sessions_have_no_tests(user: UserFolder, distribution: str) -> None:
+def test_folders_of_sessions_have_no_tests(user: UserFolder) -> None:
     """A session may have thousands of runs; a folder that only has such a name is any other."""
     session, other = (user.path / "reports" / name for name in ("20260101-000000-abcdef", "20260102-000000-b"))
     for folder in (session, other):
         folder.mkdir(parents=True)
         (folder / f"test_in_{folder.name[:8]}.py").write_text("def test_any(): pass\n")
     (session / "journal").touch()
-    result = user.run(distribution, "-v", timeout_s=60)
+    result = user.run("-n0", "-v", timeout_s=60)
     assert "1 passed" in result.text
     assert "test_in_20260102.py" in result.text
 

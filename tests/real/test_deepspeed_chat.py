@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.engines.base import BatchLog
 from pytest_llmbench.engines.deepspeed_chat.eval_batch import evaluate
 from tests.conftest import UserFolder
 
@@ -38,4 +39,6 @@ def test_a_step_runs_and_is_judged(user: UserFolder, system_file: str, recipe: s
     assert record["provenance"]["git_commit"]
     assert record["versions"] == {}  # nothing of ours ran: the framework's own are facts
     if verdicts:  # a bound to evaluate by
-        assert (result.session / "batches" / f"{recipe}.csv").read_bytes() == evaluate([log], 1e9)
+        assert (result.session / "batches" / f"{recipe}.csv").read_bytes() == evaluate(
+            [BatchLog(path=log, hosts=())], 1e9
+        )

@@ -18,10 +18,14 @@ from pytest_llmbench.cluster.slurm.commands import clean_environment
 from tests.conftest import UserFolder, require_slurm, slurm_nodes
 
 HERE = Path(__file__).parent
-RANKS = HERE.parent / "unit" / "workloads"
+UNIT = HERE.parent / "unit"
+RANKS = UNIT / "workloads"
 TOOLS = HERE.parents[1] / "tools" / "slurm"
 UP = TOOLS / "up.sh"
 OWN = {"slurm", "gpu_slurm"}  # fixtures that bring up a Slurm of their own
+# Files with tests that take a minute, most of it waiting: begun last, they would leave the machine idle at the end.
+LONG = ("test_wheel.py", "test_documents.py", "test_ranks.py", "test_disks.py", "test_commands.py", "test_build.py",
+        "test_speed_judged.py", "test_validation.py")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,10 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     the others compute. Those that break nodes have a second Slurm, on the first worker; those that bring up a Slurm for
     themselves alone share its ports, and are on the fifth. Ranks that train are
     forked from a process that has imported the frameworks, which takes ten seconds: the last worker begins with their
-    tests, so that hardly another one has to make such a process.
+    tests, so that hardly another one has to make such a process. The workers that are left begin with sessions of
+    pytest. The short unit tests come last, where workers that are done take them from others.
     """
     parents = {path: set(path.parents) for path in {item.path for item in items}}  # there are ten tests a file
-    ours = [item for item in items if HERE in parents[item.path]]
+    ours = sorted((item for item in items if HERE in parents[item.path]), key=lambda item: item.path.name not in LONG)
     ranks = [item for item in items if RANKS in parents[item.path]]
     for item in ours:
         item.add_marker(pytest.mark.slurm)
@@ -44,13 +49,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     together = [item for item in ours if id(item) not in taken]
     few = len(together) // 8
     shares = {0: [*alone, *together[:few]], **{n: together[few + n - 1 :: 3] for n in (1, 2, 3)}, 4: own}
+    sessions = sorted(
+        (item for item in items if not {HERE, UNIT} & parents[item.path]), key=lambda item: item.path.name not in LONG
+    )
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     each = len(items) // workers  # tests that a worker is given at first
-    if workers <= len(shares) or not ours or not ranks or max(map(len, (*shares.values(), ranks))) > each:
+    if free := range(len(shares), workers - 1):
+        worker_of = {path: free[n % len(free)] for n, path in enumerate(dict.fromkeys(item.path for item in sessions))}
+        shares |= {n: [item for item in sessions if worker_of[item.path] == n] for n in free}
+        shares[workers - 1] = ranks
+    if not free or not ours or not ranks or max(map(len, shares.values())) > each:
         items[:] = [*ours, *(item for item in items if HERE not in parents[item.path])]
         return
-    shares[workers - 1] = ranks
-    taken = {id(item) for item in (*ours, *ranks)}
+    taken = {id(item) for share in shares.values() for item in share}
     others = [item for item in items if id(item) not in taken]
     items[:] = []
     for worker in range(workers):

@@ -17,10 +17,7 @@ from typing import Any
 
 _PROGRAMS = ("chromium", "chromedriver")
 _START_S, _ANSWER_S = 30.0, 60.0
-_FOLDER = "LLMBENCH_SCREENSHOTS"
-_ALL_DRAWN = (
-    "return [...document.querySelectorAll('.plot')].every(each => each.dataset.drawn || !each.checkVisibility())"
-)
+FOLDER = "LLMBENCH_SCREENSHOTS"
 # Widths of screens, in pixels of CSS.
 DESKTOP, PHONE = 1280, 390
 # None of them may reach for a network: a report is opened where there is none.
@@ -38,7 +35,7 @@ def missing() -> str | None:
 
 def kept(name: str, otherwise: Path) -> Path:
     """Where a picture is written: in the folder that people look at, if one is named, else in a test's own."""
-    folder = Path(os.environ.get(_FOLDER) or otherwise)
+    folder = Path(os.environ.get(FOLDER) or otherwise)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.png"
 
@@ -67,6 +64,10 @@ class Browser:
         """Run JavaScript in the page, and return what it returns."""
         return self._ask("POST", "execute/sync", {"script": script, "args": list(arguments)})
 
+    def answer(self, script: str) -> Any:
+        """Run JavaScript that calls its last argument with what it finds, and return that."""
+        return self._ask("POST", "execute/async", {"script": script, "args": []})
+
     def wait_for(self, script: str, timeout_s: float = 30.0) -> Any:
         """Wait until JavaScript returns something true, and return that."""
         end = time.monotonic() + timeout_s
@@ -81,14 +82,6 @@ class Browser:
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self._ask("GET", "screenshot")))
-
-    def whole_page(self, path: Path, width: int) -> None:
-        """Write the page from top to bottom as a PNG, on a screen so wide and as high as the page."""
-        self.resize(width, 900)
-        self.resize(width, self.run("return document.documentElement.scrollHeight"))
-        # Figures that the higher screen shows are drawn when the browser gets to it.
-        self.wait_for(_ALL_DRAWN)
-        self.screenshot(path)
 
     def console(self) -> list[str]:
         return [entry["message"] for entry in self._ask("POST", "se/log", {"type": "browser"})]

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +154,10 @@ def broken_run(session: Path, key: str, message: str) -> RunRecord:
     return made.model_copy(update={"problem": problem, "metrics": {}, "steady": None, "judgements": (judged,)})
 
 
-def check_records(session: Path) -> list[HealthRecord]:
-    """Checks of eight nodes: a collective beside its references, pairs with a slow node, one without a bound."""
-    hosts = tuple(f"n{number}" for number in range(1, NODES + 1))
-    curve = Curve(collective="all_reduce", ranks=64, nodes=NODES, gpus=64, complete=True, points=tuple(
+def check_records(session: Path, nodes: int = NODES, plain: Sequence[str] = ("limits",)) -> list[HealthRecord]:
+    """Checks of nodes: a collective beside its references, pairs with a slow node, one without a bound, plain ones."""
+    hosts = tuple(f"n{number}" for number in range(1, nodes + 1))
+    curve = Curve(collective="all_reduce", ranks=8 * nodes, nodes=nodes, gpus=8 * nodes, complete=True, points=tuple(
         Point(size=1 << power, count=1 << (power - 2), dtype="float32", redop="sum",
               out_of_place=timing("all_reduce", 1 << power, 64, 24.0 + (1 << power) / 210e3, 0),
               in_place=timing("all_reduce", 1 << power, 64, 25.0 + (1 << power) / 205e3, 0))
@@ -196,7 +197,7 @@ def check_records(session: Path) -> list[HealthRecord]:
             host="n3", subject="GPU 2", kind="xid", severity=Severity.REBOOT,
             message="Xid 79: the GPU fell off the bus",
             action="reboot the node"),), unjudged={"n7": "its kernel log cannot be read: permission denied"})),
-        "limits": ("host", "node", Report()),
+        **{name: ("host", "node", Report()) for name in plain},
         "dcgm": ("dcgm", "node", Report(skip="dcgmi is not installed on any node")),
     }  # fmt: skip
     found = []
@@ -207,7 +208,7 @@ def check_records(session: Path) -> list[HealthRecord]:
             "family": family, "scope": scope, "gpus_per_node": 8, "report": report,
             "timings": Timings(started=BEGAN - 300, ended=BEGAN - 200),
         })  # fmt: skip
-        slots: list[int | None] = [*range(NODES)] if scope == "node" else [None]
+        slots: list[int | None] = [*range(nodes)] if scope == "node" else [None]
         judged = []
         for slot in slots:
             verdict, why = record.state(slot)
@@ -271,6 +272,20 @@ def write_page(folder: Path) -> Path:
     """Write the report of a session from its folder alone."""
     page.write_page(read_folder(folder), folder / layout.PAGE)
     return folder / layout.PAGE
+
+
+def write_fleet(folder: Path, nodes: int, checks: Sequence[str]) -> None:
+    """Write a session of checks on nodes n1, n2, ... and of a run on each of them: that on n37 is slow."""
+    patterns = [run_record(folder, "run", 0, steps=60, slow=slow) for slow in (1.0, 1.2)]
+    runs = []
+    for number in range(1, nodes + 1):
+        pattern, key = patterns[number == 37], f"opt125m-group{number}"
+        rate = pattern.metrics["throughput"].value * (1.02 + 0.002 * (number % 5))
+        runs.append(pattern.model_copy(update={
+            "key": key, "folder": str(folder / "runs" / key), "hosts": (f"n{number}",), "nodes": 1,
+            "judgements": tuple(_judgements(key, rate)),
+        }))  # fmt: skip
+    write_session(folder, runs, check_records(folder, nodes, checks))
 
 
 def write_large(folder: Path, count: int, steps: int) -> None:

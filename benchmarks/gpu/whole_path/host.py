@@ -16,7 +16,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).parents[3]
 _SYSTEMS = Path(__file__).parent / "systems"
-_PACKAGES = ("numpy", "plotly", "pydantic", "pytest", "submitit", "torch", "typer", "yaml")
+_PACKAGES = ("numpy", "pydantic", "pytest", "submitit", "torch", "typer", "yaml")
 _OLDEST_PYTEST = (9, 1)
 # Programs that tools/slurm needs, apart from those of every shell.
 _COMMANDS = ("awk", "bash", "cksum", "flock", "getent", "hostname", "ldd", "realpath", "setsid", "stat", "unshare")

@@ -53,7 +53,7 @@ class GpuNodes:
 
 
 class GpuCheck(CheckDefaults):
-    """A check of facts from a node's driver and kernel about its GPUs, which one probe collects for all of them."""
+    """A check of what a node's driver and kernel report about its GPUs; one probe collects it for all such checks."""
 
     family = "gpu"
     deadline_s = 240.0

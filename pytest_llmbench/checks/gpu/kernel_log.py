@@ -12,7 +12,7 @@ _EVENT = re.compile(r"(?<![A-Za-z])(S?)Xid \(([^()]*)\): 0*(\d{1,6}),(.*)", re.A
 # An application's own words may hold "Xid"; the driver's begin with one of these.
 _DRIVER = re.compile(r"NVRM|nvidia")
 _BUS = r"(?P<bus>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
-# Written for some faults beside the Xid, or in its place where the driver could not write that.
+# The driver writes these lines for some faults in addition to an Xid, or instead of one that it could not write.
 _FALLEN = re.compile(rf"NVRM: (?:.*?{_BUS})?.*fallen off the bus", re.IGNORECASE)
 _NOT_INITIALIZED = re.compile(
     rf"NVRM: (?:.*?{_BUS})?.*(?:RmInitAdapter failed|rm_init_adapter failed|Cannot initialize GSP|"

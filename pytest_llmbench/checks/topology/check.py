@@ -212,7 +212,7 @@ def _add_devices(parent: ET.Element, numa: str, topology: GpuTopology) -> None:
     for device in devices:
         bus = pci_address(device.get("busid", ""))
         if not bus or bus in topology.devices:
-            raise RunError("unreadable", f"device {bus or 'without busid'} is there twice or has no address")
+            raise RunError("unreadable", f"device {bus} is listed twice" if bus else "a device has no busid")
         topology.devices[bus] = {name: value.strip() for name, value in device.attrib.items() if name != "busid"}
         topology.numa[bus], topology.switch[bus] = numa, shared
     for switch in switches:

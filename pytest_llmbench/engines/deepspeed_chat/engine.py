@@ -5,7 +5,7 @@ speed of the whole run is compared with the logged steps and the recipe.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, ClaimName
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.engines.base import BatchLog, Command, Place, Script, options_of
+from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
 from pytest_llmbench.engines.deepspeed_chat.log import READER
 from pytest_llmbench.engines.external import External, check_training, fill, flags
@@ -64,6 +64,7 @@ class DeepSpeedChat(External):
     reader = READER
     log_per_run = "*.log"
     statistics = _STATISTICS
+    evaluate = staticmethod(eval_batch.evaluate)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         where, spread = f"recipe {recipe.name}", recipe.parallelism
@@ -153,16 +154,6 @@ class DeepSpeedChat(External):
         due = median(logged) * steps if logged else seconds
         if not due / 2 <= seconds <= due * 2:
             yield f"{steps:g} steps in {seconds:g} s, where the steps it logged take {median(logged):.3g} s each"
-
-    @staticmethod
-    def evaluate(logs: Sequence[BatchLog], threshold: float) -> bytes:
-        """Write the file of Lambda's evaluator; a run without a log gets a row too."""
-        rows = [
-            eval_batch.rows([log.path], threshold)[0] if log.path.is_file()
-            else eval_batch.LogRow(log.path, log.hosts, None, success=False)
-            for log in logs
-        ]  # fmt: skip
-        return eval_batch.as_csv(rows)
 
 
 ENGINE = DeepSpeedChat()

@@ -1,16 +1,11 @@
-"""Figures of runs and checks as data and layout of plotly.js, each with its numbers in a sentence.
+"""Figures of runs and checks, each with its numbers in a sentence; `drawing.py` draws them."""
 
-They have full precision; `Figure.json` rounds. The page's script adds the template that all figures share, and replaces
-named colours by those of the light or the dark page. plotly.js reads texts as HTML, so `label` escapes foreign ones.
-"""
-
-import html
 import json
 import math
 import statistics as stats
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +19,10 @@ from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
 from pytest_llmbench.core.record.series import RunTimes, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire.layout import STEPS
 from pytest_llmbench.core.wire.step_events import PHASES
 from pytest_llmbench.judging.statistics import judged_steps
 
-# Named colours of the page, see `report.css`. The curves of a figure are `@line`, `@second` and `@bad`, in their order.
-SECOND, BAD = "@second", "@bad"
-_LONGEST = 80
-_DIGITS = 5
 # A threshold further away than this many times the measured ones is only in the caption.
 _FAR = 3.0
 _SIGNS = {">=": "≥", "<=": "≤"}
@@ -43,31 +33,60 @@ _MOST_COLUMNS = 120
 _BUSBW, _PEAK = "busbw_", "busbw_peak"
 _BETWEEN = " - "
 _REFERENCES: TypeAdapter[list[Reference]] = TypeAdapter(list[Reference])
-# A name is a few pixels high: of more nodes than these, every other name is left out by plotly.js.
-_PIXELS = 16
+_PIXELS = 16  # height of a row with a name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurveLine:
+    """Values over x, as a line or as dots; a gap where a value is missing or not finite."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    style: str = "line"  # a class of the page's style: `line`, `second` or `bad`
+    dots: bool = False
+    texts: Sequence[str] = ()  # names of x; empty for the numbers themselves
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LevelLine:
+    """A value across the figure, with its words: a bound, or a mean."""
+
+    value: float
+    words: str = ""
+    style: str = "bad"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeatMap:
+    """Values by two names; None is a gap. `low_is_bad` gives low values the colour of high ones."""
+
+    x: Sequence[str]
+    y: Sequence[str]
+    z: Sequence[Sequence[float | None]]
+    unit: str
+    low_is_bad: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One figure: traces and layout of plotly.js, and a caption that has its numbers in words."""
+    """One figure, of curves or a heat map, and a caption that has its numbers in words."""
 
     title: str
     caption: str
-    data: Sequence[Mapping[str, Any]]
-    layout: Mapping[str, Any] = field(default_factory=dict)
-    height: int = 230  # pixels
+    curves: Sequence[CurveLine] = ()
+    heat: HeatMap | None = None
+    levels: Sequence[LevelLine] = ()
+    bands: Sequence[tuple[float, float]] = ()  # ranges of values
+    stretches: Sequence[tuple[float, float, str]] = ()  # ranges of x, with words
+    x_title: str = ""
+    y_title: str = ""
+    bottom: float | None = 0.0  # of the vertical axis; None for that of the values
+    top: float | None = None
+    ticks: Mapping[float, str] | None = None  # names of places on the horizontal axis; None for numbers
+    ends: tuple[float, float] | None = None  # of the horizontal axis; None for those of the curves
+    height: int = 200  # pixels
     wide: bool = False
-
-    @property
-    def json(self) -> Any:
-        """The input of the page's script: numbers with few digits, NaN and infinity as null."""
-        whole = json.dumps({"data": self.data, "layout": self.layout})
-        return json.loads(whole, parse_float=_shorten, parse_constant=lambda _: None)
-
-
-def _shorten(number: str) -> float:
-    short = float(f"{float(number):.{_DIGITS}g}")
-    return int(short) if short.is_integer() else short
 
 
 def thin(values: Sequence[float | None], most: int) -> list[int]:
@@ -90,47 +109,6 @@ def thin(values: Sequence[float | None], most: int) -> list[int]:
         if finite:
             kept |= {min(finite)[1], max(finite)[1]}
     return sorted(kept)
-
-
-def label(text: str) -> str:
-    """A foreign text, shortened and escaped for a figure."""
-    plain = harmless(text)
-    return html.escape(plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}…", quote=False)
-
-
-def line(x: Iterable[Any], y: Iterable[Any], **changes: Any) -> dict[str, Any]:
-    """A curve, with markers if it has fewer than 20 points."""
-    return {"x": [*x], "y": [*y], **changes}
-
-
-def level(y: float, words: str, colour: str = BAD, *, dash: str = "dash", below: bool = False) -> dict[str, Any]:
-    """A horizontal line across the figure, with words above or below it."""
-    anchor = "top" if below else "bottom"
-    text = {"label": {"text": label(words), "yanchor": anchor, "font": {"color": colour}}} if words else {}
-    return {"type": "line", "y0": y, "y1": y, "line": {"color": colour, "dash": dash}, **text}
-
-
-def band(y0: float, y1: float) -> dict[str, Any]:
-    """A range of values across the figure."""
-    return {"y0": y0, "y1": y1, "fillcolor": "@band", "line": {"width": 0}}
-
-
-def stretch(x0: float, x1: float, words: str, corner: str = "top left") -> dict[str, Any]:
-    """A range of steps from the bottom to the top of the figure, with words."""
-    text = {"text": label(words), "textposition": corner, "font": {"color": "@muted"}}
-    place = {"xref": "x", "x0": x0, "x1": x1, "yref": "paper", "y0": 0, "y1": 1}
-    return {**place, "fillcolor": "@edge", "line": {"width": 0}, "label": text}
-
-
-def heat_map(
-    x: Sequence[Any], y: Sequence[str], z: Sequence[Sequence[float | None]], unit: str, *, reverse: bool = False
-) -> dict[str, Any]:
-    """Values by two names; a missing one is a gap."""
-    return {
-        "type": "heatmap", "x": x, "y": [label(name) for name in y], "z": z,
-        "colorscale": "@reversed" if reverse else "@scale", "colorbar": {"ticksuffix": f" {unit}"},
-        "hovertemplate": f"%{{y}}, %{{x}}: %{{z}} {unit}<extra></extra>",
-    }  # fmt: skip
 
 
 def sentence(parts: Iterable[str]) -> str:
@@ -170,20 +148,24 @@ def _bounds_of(run: RunRecord) -> Iterator[tuple[str, str, Quantity, Metric]]:
 
 def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     seconds = [float(step.seconds or 0.0) for step in steps]
-    shapes, words = _warm_up(run, steps)
-    data = [_curve(steps, seconds, points, "step time")]
+    stretches, words = _warm_up(run, steps)
+    curves = [_curve(steps, seconds, points, "step time")]
+    bands: Sequence[tuple[float, float]] = ()
+    levels: Sequence[LevelLine] = ()
     caption = [_range(steps, seconds, "s"), *words]
-    if (drawn := len(data[0]["x"])) < len(steps):
+    if (drawn := len(curves[0].x)) < len(steps):
         caption.append(f"drawn are {drawn} of {len(steps)}: the extremes of each part")
     judged = judged_steps(run.recipe, run.steps)
     if paused := [judged[at] for at in (run.steady.pauses.at if run.steady else ()) if at < len(judged)]:
-        numbers, marker = [step.step for step in paused], {"size": 9, "symbol": "diamond-open"}
-        data.append(line(numbers, [step.seconds for step in paused], mode="markers", name="pause", marker=marker))
+        numbers = [step.step for step in paused]
+        curves.append(
+            CurveLine(name="pause", x=numbers, y=[step.seconds for step in paused], style="second", dots=True)
+        )
         caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(numbers)}")
     if run.steady is not None and math.isfinite(run.steady.low) and math.isfinite(run.steady.high):
         mean, low, high = run.steady.mean, run.steady.low, run.steady.high
         caption.append(f"steady part: mean {_s(mean)}, between {_s(low)} and {_s(high)} in further steps")
-        shapes += _interval(low, mean, high, seconds)
+        bands, levels = _interval(low, mean, high, seconds)
     limits: dict[float, str] = {}
     for statistic, operator, bound, metric in _bounds_of(run):
         if metric.sense is None or not metric.amount or metric.amount < 0.0 or bound.value <= 0.0:
@@ -201,13 +183,18 @@ def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     top = lower if 1.6 * lower < whole else whole
     if top < max(seconds):
         caption.append(f"steps of the warm-up above {_s(top)} are cut off at the top")
-    return _figure("Step time", caption, data, [*shapes, *near.values()], "s per step", top)
+    return Figure(
+        title="Step time", caption=sentence(caption), curves=curves, bands=bands, levels=[*levels, *near.values()],
+        stretches=stretches, x_title="step", y_title="s per step", top=top,
+    )  # fmt: skip
 
 
 def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
     rates = [(step.tokens or 0) / (step.seconds or math.inf) for step in steps]
-    shapes, _ = _warm_up(run, steps)
+    stretches, _ = _warm_up(run, steps)
     caption = [_range(steps, rates, "words/s")]
+    bands: Sequence[tuple[float, float]] = ()
+    levels: Sequence[LevelLine] = ()
     metric = run.metrics.get("throughput")
     if metric is not None and metric.unit in _RATE_UNITS:
         caption.append(f"judged throughput {metric.quantity}")
@@ -218,15 +205,18 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
         low, high = (math.nan if end is None else end for end in (source.low, source.high))
         if math.isfinite(high - low):
             caption.append(f"between {for_people(low)} and {for_people(high)} {metric.unit} {words}")
-        shapes += _interval(low, metric.value, high, rates)
+        bands, levels = _interval(low, metric.value, high, rates)
     limits: dict[float, str] = {}
     for statistic, operator, bound, judged in _bounds_of(run):
         if statistic == "throughput" and judged.unit in _RATE_UNITS:
             limits[bound.value] = f"{_SIGNS[operator]} {bound}"
             caption.append(f"threshold {limits[bound.value]}")
     near = _levels(limits, rates)
-    top, data = 1.15 * max(*rates, *near, 0.0), [_curve(steps, rates, points, "throughput")]
-    return _figure("Throughput", caption, data, [*shapes, *near.values()], "words/s", top)
+    return Figure(
+        title="Throughput", caption=sentence(caption), curves=[_curve(steps, rates, points, "throughput")], bands=bands,
+        levels=[*levels, *near.values()], stretches=stretches, x_title="step", y_title="words/s",
+        top=1.15 * max(*rates, *near, 0.0),
+    )  # fmt: skip
 
 
 def _loss(steps: Sequence[Step], points: int) -> Figure:
@@ -238,48 +228,44 @@ def _loss(steps: Sequence[Step], points: int) -> Figure:
         caption.append(f"first {first}, last {last}, lowest {lowest} nat")
     if ill := [step.step for step, loss in zip(steps, losses, strict=True) if not math.isfinite(loss)]:
         caption.append(f"not a finite number in {counted(len(ill), 'step')}: {listed(ill)}")
-    return _figure("Loss", caption, [_curve(steps, losses, points, "loss")], (), "nat per token", None)
+    return Figure(
+        title="Loss", caption=sentence(caption), curves=[_curve(steps, losses, points, "loss")], bottom=None,
+        x_title="step", y_title="nat per token",
+    )  # fmt: skip
 
 
-def _figure(
-    title: str, caption: Sequence[str], data: Sequence[Any], shapes: Sequence[Any], unit: str, top: float | None
-) -> Figure:
-    vertical = {"title": {"text": unit}, **({} if top is None else {"range": [0.0, top]})}
-    layout = {"shapes": shapes, "yaxis": vertical, "xaxis": {"title": {"text": "step"}}}
-    return Figure(title=title, caption=sentence(caption), data=data, layout=layout)
-
-
-def _curve(steps: Sequence[Step], values: Sequence[float], points: int, name: str) -> dict[str, Any]:
+def _curve(steps: Sequence[Step], values: Sequence[float], points: int, name: str) -> CurveLine:
     places = thin(values, points)
-    return line((steps[at].step for at in places), (values[at] for at in places), name=name)
+    return CurveLine(name=name, x=[steps[at].step for at in places], y=[values[at] for at in places])
 
 
-def _interval(low: float, mean: float, high: float, values: Sequence[float]) -> list[dict[str, Any]]:
+def _interval(
+    low: float, mean: float, high: float, values: Sequence[float]
+) -> tuple[list[tuple[float, float]], list[LevelLine]]:
     """A mean and its interval; an unknown one, or one much wider than the values, is left out."""
     is_narrow = high - low < _FAR * (max(values) - min(values) + 1e-12)
-    return [*([band(low, high)] if is_narrow else []), level(mean, "", SECOND, dash="dot")]
+    return [(low, high)] if is_narrow else [], [LevelLine(value=mean, style="mean")]
 
 
-def _levels(limits: Mapping[float, str], values: Sequence[float]) -> dict[float, dict[str, Any]]:
+def _levels(limits: Mapping[float, str], values: Sequence[float]) -> dict[float, LevelLine]:
     """Lines at limits, by limit; one far from the values would squeeze the curve, and is left out."""
-    lowest, middle, highest = min(values) / _FAR, stats.median(values), _FAR * max(values)
-    near = (limit for limit in limits if lowest <= limit <= highest)
-    return {limit: level(limit, limits[limit], below=limit < middle) for limit in near}
+    lowest, highest = min(values) / _FAR, _FAR * max(values)
+    return {limit: LevelLine(value=limit, words=limits[limit]) for limit in limits if lowest <= limit <= highest}
 
 
-def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The shapes of warm-up and slow start, and their words for the caption."""
+def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[tuple[float, float, str]], list[str]]:
+    """The stretches of warm-up and slow start, and their words for the caption."""
     judged = judged_steps(run.recipe, steps)
     left = run.steady.left_out if run.steady is not None else 0
     first = judged[0].step if judged else None
     words = [f"judged from step {first} on" if first is not None else "no step is judged: all are warm-up"]
-    shapes = []
+    stretches = []
     if first != steps[0].step:
-        shapes.append(stretch(steps[0].step - 0.5, (first or steps[-1].step + 1) - 0.5, "warm-up"))
+        stretches.append((steps[0].step - 0.5, (first or steps[-1].step + 1) - 0.5, "warm-up"))
     if left and len(judged) > left:
         words.append(f"the first {counted(left, 'judged step')} were slower, and are left out of the steady part")
-        shapes.append(stretch(judged[0].step - 0.5, judged[left].step - 0.5, "slow start", "bottom left"))
-    return shapes, words
+        stretches.append((judged[0].step - 0.5, judged[left].step - 0.5, "slow start"))
+    return stretches, words
 
 
 def _range(steps: Sequence[Step], values: Sequence[float], unit: str) -> str:
@@ -299,7 +285,7 @@ def rank_figures(run: RunRecord, logs: Path | None) -> Iterator[Figure]:
     if run.times is not None and any(rank.phases for rank in run.times.ranks):
         yield _phases(run.times)
     if watched := [gpu for gpu in run.telemetry if gpu.samples]:
-        yield _telemetry(watched)
+        yield from _telemetry(watched)
     ranks = {path.stem: own for path in (_logs(logs) if logs else ()) if (own := _own_times(path))}
     if len(ranks) > 1:
         yield _over_steps(ranks)
@@ -326,9 +312,7 @@ def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
         f"{counted(len(ranks), 'rank')} over {counted(len(steps), 'step')}: own time of a step, without waiting for "
         f"others. Longest on average {slow} with {_s(means[slow])}, shortest {fast} with {_s(means[fast])}"
     )
-    # Each of few steps has a mark.
-    axis = {"title": {"text": "step"}, **({"dtick": 1} if len(steps) < 13 else {})}
-    return _by_rank("Ranks over time", caption, shown, len(ranks), [part[0] for part in parts], z, axis)
+    return _by_rank("Ranks over time", caption, shown, len(ranks), [f"{part[0]}" for part in parts], z, "step")
 
 
 def _phases(times: RunTimes) -> Figure:
@@ -342,54 +326,39 @@ def _phases(times: RunTimes) -> Figure:
         f"{', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}"
     )
     z = [[ranks[name].get(phase) for phase in phases] for name in shown]
-    return _by_rank("Time of a step by rank and phase", caption, shown, len(ranks), phases, z, {})
+    return _by_rank("Time of a step by rank and phase", caption, shown, len(ranks), phases, z, "")
 
 
 def _by_rank(
-    title: str, caption: str, shown: Sequence[str], ranks: int, x: Sequence[Any], z: Sequence[Sequence[float | None]],
-    axis: Mapping[str, Any],
+    title: str, caption: str, shown: Sequence[str], ranks: int, x: Sequence[str], z: Sequence[Sequence[float | None]],
+    x_title: str,
 ) -> Figure:  # fmt: skip
     omitted = f"; drawn are the {len(shown)} that differ most of {ranks}" if len(shown) < ranks else ""
-    rows = {"automargin": True, "autorange": "reversed", "showgrid": False}
     return Figure(
-        title=title,
-        caption=f"{caption}{omitted}.",
-        data=[heat_map(x, shown, z, "s")],
-        layout={"xaxis": {"showgrid": False, **axis}, "yaxis": rows},
-        height=max(150, 70 + 14 * len(shown)),
-        wide=bool(axis),
-    )
+        title=title, caption=f"{caption}{omitted}.", heat=HeatMap(x=x, y=shown, z=z, unit="s"), x_title=x_title,
+        height=max(64, 14 * len(shown)), wide=bool(x_title),
+    )  # fmt: skip
 
 
-def _telemetry(gpus: Sequence[GpuTelemetry]) -> Figure:
-    """Power, SM clock and temperature of each GPU in the judged steps, one below the other."""
+def _telemetry(gpus: Sequence[GpuTelemetry]) -> Iterator[Figure]:
+    """Yield a figure of power, of SM clock, and of temperature of the GPUs in the judged steps."""
     series: dict[tuple[str, str], list[float | None]] = {
         ("power", "W"): [gpu.power_w for gpu in gpus],
         ("SM clock", "MHz"): [gpu.sm_clock_mhz for gpu in gpus],
         ("highest temperature", "°C"): [gpu.temperature_max_degc for gpu in gpus],
     }
-    words, drawn = [f"{name} unknown" for name, _ in series], {}
-    for number, (key, values) in enumerate(series.items()):
-        if known := [value for value in values if value is not None]:
-            drawn[key] = values
-            words[number] = f"{key[0]} {for_people(min(known))} to {for_people(max(known))} {key[1]}"
-    data, axes, part = [], {}, 1.0 / max(1, len(drawn))
-    for number, ((name, unit), values) in enumerate(drawn.items()):
-        axis, top = str(number + 1) if number else "", 1.0 - number * part
-        domain = [top - part + 0.04, top - 0.04]
-        axes[f"yaxis{axis}"] = {"rangemode": "tozero", "domain": domain, "title": {"text": unit}, "nticks": 4}
-        marker = {"size": 7, "symbol": ("circle", "square", "diamond")[number]}
-        ranks = (gpu.rank for gpu in gpus)
-        data.append(line(ranks, values, mode="markers", name=f"{name}, {unit}", marker=marker, yaxis=f"y{axis}"))
     slowed = [gpu.rank for gpu in gpus if gpu.throttled]
-    words.append(f"slowed down by heat or power brake: rank {listed(slowed)}" if slowed else "none was slowed down")
-    return Figure(
-        title="GPUs in the judged steps: power, SM clock, temperature",
-        caption=f"{counted(len(gpus), 'GPU')}: {'; '.join(words)}.",
-        data=data,
-        layout={"xaxis": {"title": {"text": "rank"}, "anchor": data[-1]["yaxis"] if data else "y"}, **axes},
-        height=320,
-    )
+    words = f"slowed down by heat or power brake: rank {listed(slowed)}" if slowed else "none was slowed down"
+    ranks = [gpu.rank for gpu in gpus]
+    for (name, unit), values in series.items():
+        known = [value for value in values if value is not None]
+        caption = f"{for_people(min(known))} to {for_people(max(known))} {unit}" if known else f"{name} unknown"
+        yield Figure(
+            title=f"GPUs in the judged steps: {name}",
+            caption=f"{counted(len(gpus), 'GPU')}: {caption}; {words}.",
+            curves=[CurveLine(name=name, x=ranks, y=values, dots=True)] if known else [],
+            x_title="rank", y_title=unit, top=1.15 * max(known, default=1.0), height=150,
+        )  # fmt: skip
 
 
 def _logs(folder: Path) -> list[Path]:
@@ -448,30 +417,28 @@ def _collective(name: str, curve: Curve, references: Sequence[Reference], by_phy
     caption += [*(words for words, _, _ in bounds), *by_physics] or ["no reference is for this machine"]
     if curve.wrong:
         caption.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
-    data = []
-    for words, timings in (
-        ("out of place", {point.size: point.out_of_place for point in curve.points}),
-        ("in place", {point.size: point.in_place for point in curve.points}),
+    curves = []
+    for style, words, timings in (
+        ("line", "out of place", {point.size: point.out_of_place for point in curve.points}),
+        ("second", "in place", {point.size: point.in_place for point in curve.points}),
     ):
         if known := {size: timing.busbw for size, timing in timings.items() if timing is not None and size > 0}:
-            names, over = [size_name(size) for size in known], "%{text}: %{y} GB/s"
-            data.append(line(known, known.values(), mode="lines+markers", name=words, text=names, hovertemplate=over))
+            curves.append(_by_size(words, known, style))
     if at := {size: value for _, size, value in bounds if size is not None}:
-        marker = {"color": BAD, "symbol": "line-ew-open", "size": 18, "line": {"width": 3}}
-        data.append(line(at, at.values(), mode="markers", name="reference", marker=marker))
-    ticks = sizes[:: max(1, len(sizes) // 8)]
-    layout = {
-        "shapes": [level(value, "reference of the peak", below=True) for _, size, value in bounds if size is None],
-        "showlegend": len(data) > 1,
-        "xaxis": {
-            "type": "log",
-            "title": {"text": "message size"},
-            "tickvals": ticks,
-            "ticktext": [size_name(size) for size in ticks],
-        },
-        "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
-    }
-    return Figure(title=f"{name} by size", caption=sentence(caption), data=data, layout=layout, height=300)
+        curves.append(_by_size("reference", at, "bad", dots=True))
+    ticks = sizes[:: max(1, len(sizes) // 6)]
+    return Figure(
+        title=f"{name} by size", caption=sentence(caption), curves=curves, x_title="message size", y_title="GB/s",
+        levels=[LevelLine(value=value, words="reference of the peak") for _, size, value in bounds if size is None],
+        ticks={math.log2(size): size_name(size) for size in ticks}, height=260,
+    )  # fmt: skip
+
+
+def _by_size(name: str, values: Mapping[int, float], style: str, *, dots: bool = False) -> CurveLine:
+    return CurveLine(
+        name=name, x=[math.log2(size) for size in values], y=[*values.values()], style=style, dots=dots,
+        texts=[size_name(size) for size in values],
+    )  # fmt: skip
 
 
 def _bandwidth_bounds(references: Sequence[Reference]) -> Iterator[tuple[str, int | None, float]]:
@@ -503,13 +470,8 @@ def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
     if floor is not None:
         caption += f"; {counted(sum(value < floor for value in values), 'pair')} below {for_people(floor)} GB/s"
     caption += f"; the {len(nodes)} nodes with the slowest medians are drawn" if len(nodes) < len(own) else ""
-    axis = {"type": "category", "automargin": True, "showgrid": False}
     z = [[own[row].get(column) for column in partners] for row in nodes]
     return Figure(
-        title="Pairs of nodes",
-        caption=f"{caption}.",
-        data=[heat_map([label(node) for node in partners], nodes, z, "GB/s", reverse=True)],
-        layout={"xaxis": {**axis, "tickangle": -60}, "yaxis": {**axis, "autorange": "reversed"}},
-        height=min(max(220, 130 + _PIXELS * len(nodes)), 900),
-        wide=True,
-    )
+        title="Pairs of nodes", caption=f"{caption}.", wide=True, height=min(max(160, _PIXELS * len(nodes)), 900),
+        heat=HeatMap(x=partners, y=nodes, z=z, unit="GB/s", low_is_bad=True),
+    )  # fmt: skip

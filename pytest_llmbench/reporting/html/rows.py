@@ -1,12 +1,13 @@
 """The verdicts of a session as rows of the report: one for each declared test, judged or missing."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from pytest_llmbench.core.quantity import bounds_for_people, for_people
-from pytest_llmbench.core.record.health import HealthRecord
+from pytest_llmbench.core.errors import UnitError
+from pytest_llmbench.core.quantity import UNITS, Quantity, bounds_for_people, for_people
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.table import NO_BOUND
@@ -27,8 +28,10 @@ _KINDS = (
 KINDS: Mapping[str, str] = {kind: word for kind, word, _ in _KINDS}
 MEANINGS: Mapping[str, str] = {kind: meaning for kind, _, meaning in _KINDS}
 ORDER = {kind: place for place, kind in enumerate(KINDS)}
-# Of a fleet, the nodes with the worst verdicts are shown, and the others are counted.
-_MOST_NODES = 128
+# Dimensions of numbers that may be below zero.
+_SIGNED = frozenset({"fraction", "loss", "temperature"})
+# Dimensions of numbers that are better if they are lower.
+_BETTER_LOW = frozenset({"time", "energy per token", "power"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,10 @@ class VerdictRow:
     measured: str = ""
     threshold: str = ""
     interval: str = ""
+    more: str = ""  # further readings of a check
+    # Measured number and ends of its interval as shares of the bound, above 1 where they meet it; None without both.
+    share: float | None = None
+    shares: tuple[float, float] | None = None
     energy: str = ""
     reference: str = ""
     reason: str = ""
@@ -57,8 +64,17 @@ class VerdictRow:
 
     @property
     def name(self) -> str:
-        """The test without its file."""
-        return self.test.rpartition("::")[2] or self.test
+        """The test without its file, with its node instead of its slot."""
+        name = self.test.rpartition("::")[2] or self.test
+        return name if "," in self.hosts else re.sub(r"-slot\d+", f"-{self.hosts}", name)
+
+    @property
+    def margin(self) -> str:
+        """Distance from the bound in percent; negative where the number misses it."""
+        if self.share is None:
+            return ""
+        percent = 100.0 * (self.share - 1.0)
+        return f"{percent:+.1f} %" if abs(percent) < 100.0 else f"{percent:+,.0f} %"
 
     @property
     def anchor(self) -> str:
@@ -81,6 +97,8 @@ def verdict_rows(session: SessionFolder) -> list[VerdictRow]:
             rows.append(replace(row, kind="error", measured="", interval="", reason=reasons[0]))
             continue
         of_record = recorded.pop(row.test, row)
+        if row.about == "check" and of_record.threshold:  # those of its finding
+            row = replace(row, **{name: getattr(of_record, name) for name in ("statistic", "measured", "threshold")})
         agrees = of_record.kind.replace("unbounded", "pass") == row.kind.replace("unbounded", "pass")
         rows.append(row if agrees else replace(row, contradiction=f"its record says {of_record.word}"))
     rows += recorded.values()
@@ -114,47 +132,39 @@ def worst(rows: Sequence[VerdictRow]) -> str:
     return min((row.kind for row in rows), key=ORDER.__getitem__, default="missing")
 
 
-class NodeMap(NamedTuple):
-    """Nodes by checks: kind and reason of each check's verdict, by node; the kind is empty without a verdict."""
-
-    checks: Sequence[str]
-    nodes: Mapping[str, Sequence[tuple[str, str]]]
-    left_out: int
-
-
-def node_map(checks: Mapping[str, HealthRecord]) -> NodeMap | None:
-    """The map of a session's checks; None without checks."""
-    rows: dict[str, list[tuple[str, str]]] = {}
-    together = []
-    for number, check in enumerate(checks.values()):  # one at a time: with its evidence, a record may be large
-        for slot, host in enumerate(check.hosts):
-            rows.setdefault(host, [("", "")] * len(checks))[number] = _cell(check, slot)
-        together.append(_cell(check, None))
-    worst_first = sorted(
-        rows, key=lambda host: min((ORDER[kind] for kind, _ in rows[host] if kind), default=len(ORDER))
-    )
-    shown = {*worst_first[:_MOST_NODES]}
-    nodes = {host: cells for host, cells in rows.items() if host in shown}
-    if any(kind for kind, _ in together):
-        nodes["all nodes together"] = together
-    return NodeMap([*checks], nodes, len(rows) - len(shown)) if nodes else None
-
-
-def _cell(check: HealthRecord, slot: int | None) -> tuple[str, str]:
-    """Kind and reason of a check's verdict on the node of a slot, or, for None, on all together."""
-    of_cluster = check.scope == "cluster"
-    verdict, reason = check.state(slot)
-    # A check of all nodes has a verdict on one node only if it has a finding about it.
-    if (slot is None and not of_cluster) or (slot is not None and of_cluster and verdict is Verdict.PASS):
-        return "", ""
-    return kind_of(str(verdict), compared=not check.report.unbounded), " ".join(reason.split())[:200]
-
-
 def kind_of(verdict: str, *, compared: bool) -> str:
     """The kind of a verdict; a PASS is `unbounded` unless a threshold was `compared`."""
     if verdict == Verdict.PASS:
         return "pass" if compared else "unbounded"
     return verdict.lower() if verdict.lower() in KINDS else "missing"
+
+
+def interval(low: float, high: float, unit: str) -> str:
+    """An interval for people; a lower end below zero, of a number that cannot be, is left out."""
+    if low < 0.0 <= high and UNITS.get(unit, ("",))[0] not in _SIGNED:
+        return f"up to {for_people(high)} {unit}"
+    return f"{for_people(low)} to {for_people(high)} {unit}"
+
+
+def _shares(texts: Mapping[str, str]) -> list[float]:
+    """The measured number and the ends of its interval, as shares of the bound that it is closest to miss."""
+    found = []
+    try:
+        numbers = [
+            Quantity(float(texts[name]), texts["unit"]).base for name in ("value", "low", "high") if name in texts
+        ]
+        for part in texts["threshold"].split(" and "):
+            operator, _, bound = part.removeprefix("no worse than ").rpartition("= ")
+            limit = Quantity(bound)
+            if limit.dimension == "loss":  # far above its bound is as good as just above it
+                return []
+            is_low = operator == "<" or (not operator and limit.dimension in _BETTER_LOW)
+            if limit.base > 0.0 and numbers[0] > 0.0:
+                known = numbers if min(numbers) > 0.0 else numbers[:1]
+                found.append([limit.base / number if is_low else number / limit.base for number in known])
+    except (LookupError, ValueError, UnitError):
+        return []
+    return min(found, key=lambda each: each[0], default=[])
 
 
 def _for_people(measured: str) -> str:
@@ -174,16 +184,26 @@ def _row(properties: Mapping[str, Any]) -> VerdictRow:
     unit, threshold = texts.get("unit", ""), texts.get("threshold", "")
     compared = texts.get("bound") != NO_BOUND if about == "check" else bool(threshold or texts.get("judged_by"))
     measured = f"{texts['value']} {unit}" if "value" in texts else texts.get("measured", "")
-    low, high = (_for_people(texts.get(end, "")) for end in ("low", "high"))
-    same = ("test", "hosts", "statistic", "reference", "cause", "energy")
+    statistic, more = texts.get("statistic", ""), ""
+    if about == "check" and measured and not statistic:
+        first, _, more = measured.partition("; ")
+        statistic, _, measured = first.partition(" ")
+    between, shares = "", _shares(texts)
+    if texts.keys() >= {"low", "high"}:
+        between = interval(float(texts["low"]), float(texts["high"]), unit)
+    same = ("test", "hosts", "reference", "cause", "energy")
     return VerdictRow(
         **{"test": "", **{name: texts[name] for name in same if name in texts}},
         kind=kind_of(texts.get("verdict", ""), compared=compared),
         about=about,
         subject=texts.get(about, ""),
+        statistic=statistic,
         measured=_for_people(measured),
+        more=more,
+        share=shares[0] if shares else None,
+        shares=(min(shares[1:]), max(shares[1:])) if shares[1:] else None,
         threshold=bounds_for_people(threshold, 6, floor=texts.get("floor")).replace(">=", "≥").replace("<=", "≤"),
-        interval=f"{low} to {high} {unit}" if low and high else "",
+        interval=between,
         reason=texts.get("reason") or texts.get("hints", ""),
     )
 
@@ -198,5 +218,12 @@ def _properties_of_records(session: SessionFolder) -> Iterator[dict[str, Any]]:
     for name, check in session.checks.items():
         bound = NO_BOUND if check.report.unbounded else None
         for judgement in check.judgements:
-            hosts = check.host(slots.get(judgement.test)) or ",".join(check.hosts)
-            yield {"check": name, "hosts": hosts, "bound": bound, **judgement.model_dump()}
+            host = check.host(slots.get(judgement.test))
+            findings = (each for each in check.report.findings if each.severity.fails and host in {None, each.host})
+            worst_finding = next((each for each in findings if each.measured and each.threshold), None)
+            of_finding = {} if worst_finding is None else {
+                "statistic": worst_finding.kind, "measured": worst_finding.measured,
+                "threshold": worst_finding.threshold,
+            }  # fmt: skip
+            hosts = host or ",".join(check.hosts)
+            yield {"check": name, "hosts": hosts, "bound": bound, **judgement.model_dump(), **of_finding}

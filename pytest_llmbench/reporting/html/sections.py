@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, size_of_step_logs, step_figures
-from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
+from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, interval, worst
 from pytest_llmbench.session.ending import log_to_read
 from pytest_llmbench.session.folder import SessionFolder
 from pytest_llmbench.workloads.node.secret_filter import secret_values
@@ -202,6 +203,7 @@ class Sections:
         if fits := size <= min(self._step_logs, _MOST_STEP_LOGS):  # the worst runs come first
             self._step_logs -= size
         by_rank = () if brief else rank_figures(record, folder if fits else None)
+        by_step = islice(step_figures(record, self._points), 1 if brief else None)
         return RunSection(
             name=name,
             kind=kind,
@@ -212,7 +214,7 @@ class Sections:
             metrics=[*_metrics(record, {row.statistic for row in rows} if brief else None)],
             # The recipe at the end of the page has it for further runs.
             facts=[*([("work", "; ".join(record.work.values()))] if place < _MOST_ELEMENTS else []), *_facts(record)],
-            figures=[*step_figures(record, self._points), *by_rank],
+            figures=[*by_step, *by_rank],
             environment=self.environments.setdefault(versions, len(self.environments) + 1) if versions else 0,
             recipe=self.recipes.setdefault(recipe, len(self.recipes) + 1),
             log=log,
@@ -264,7 +266,7 @@ def _metrics(run: RunRecord, judged: Container[str] | None) -> Iterator[tuple[st
     for name, metric in run.metrics.items():
         between = ""
         if metric.low is not None and metric.high is not None:
-            between = f"{for_people(metric.low)} to {for_people(metric.high)}"
+            between = interval(metric.low, metric.high, metric.unit)
         if judged is None or between or name in judged:
             yield name, str(metric.quantity), between
     if (energy := energy_of(run)) is not None and "energy_per_token" not in run.metrics:

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 from pytest_llmbench.cluster.executors import can_begin, let_begin
 from pytest_llmbench.cluster.heartbeat import PERIOD_S, write_stop
 from pytest_llmbench.cluster.jobs import SlurmJob
@@ -285,17 +287,14 @@ def _end_what_runs(session: Session) -> None:
 
 def processes_of(session: Session) -> Iterator[int]:
     """Launchers and ranks of a session on this machine, found by the path of its folder in their command lines."""
-    places = [f"{folder}/".encode() for folder in {session.folder.absolute(), session.folder.resolve()}]
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes()
-        except OSError:
-            continue
+    places = [f"{folder}/" for folder in {session.folder.absolute(), session.folder.resolve()}]
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
         ours = any(place in words for place in places) and any(
-            name in words for name in (b"submitit", b"srun", b"llmbench.")
+            name in words for name in ("submitit", "srun", "llmbench.")
         )
-        if ours and int(path.parent.name) != os.getpid():
-            yield int(path.parent.name)
+        if ours and process.pid != os.getpid():
+            yield process.pid
 
 
 def adopt(
@@ -369,7 +368,7 @@ def describe_dead_session(run_dir: Path) -> str | None:
 
 def _is_gone(began: JournalEvent, folder: Path) -> bool:
     if began.host == socket.gethostname():
-        return began.pid != os.getpid() and not Path(f"/proc/{began.pid}").exists()
+        return began.pid != os.getpid() and not psutil.pid_exists(began.pid)
     owner = folder / layout.OWNER
     return not owner.exists() or time.time() - owner.stat().st_mtime > max(_SILENT_S, began.ttl_s)
 

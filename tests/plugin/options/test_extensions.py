@@ -45,12 +45,11 @@ def site(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_a_conftest_brings_engines_and_checks(user: UserFolder, site: Path, more: tuple[str, ...]) -> None:
+def test_a_conftest_brings_engines_and_checks(user: UserFolder, site: Path) -> None:
     """The user's `conftest.py` returns both; nothing announces them."""
     install(site, "acme", {"acme_counting": COUNTING, "acme_cores": CORES}, {})
     user.test(CONFTEST, "conftest.py")
-    result = user.run("--cluster", "local", *more, code=0)
+    result = user.run("--cluster", "local", code=0)
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
     assert set(result.cases) == CASES
 
@@ -95,14 +94,13 @@ def pytest_llmbench_session_report(session, config):
 """
 
 
-@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_one_report_of_others_that_breaks_stops_no_other(user: UserFolder, site: Path, more: tuple[str, ...]) -> None:
+def test_one_report_of_others_that_breaks_stops_no_other(user: UserFolder, site: Path) -> None:
     """A package brings engine, check and reports. One that fails is named, costs no verdict, and is no success."""
     reports = {"pytest_llmbench.reports": {"bad": "acme_reports:bad", "good": "acme_reports:good"}}
     modules = {"acme_counting": COUNTING, "acme_cores": CORES, "acme_reports": REPORTS}
     install(site, "acme", modules, {**ENTRIES, **reports})
     user.test(HOOK, "conftest.py")
-    result = user.run("--cluster", "local", *more)
+    result = user.run("--cluster", "local", "-n2")
     assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
     assert set(result.cases) == CASES
     assert "1 run of acme, ['PASS']" in result.text

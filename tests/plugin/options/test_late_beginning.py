@@ -10,7 +10,7 @@ from tests.support.packages import COUNTING, install
 
 # Packages that take a second to import, and the state of a session of ours.
 HEAVY = {
-    "cryptography", "jinja2", "plotly", "pydantic", "rich", "submitit", "typer", "yaml",
+    "cryptography", "jinja2", "pydantic", "rich", "submitit", "typer", "yaml",
     "pytest_llmbench.plugin.bench",
 }  # fmt: skip
 # Each process of pytest writes the names of the modules that it has.
@@ -135,10 +135,7 @@ def test_a_fixture_that_is_named_only_in_another_is_an_error(user: UserFolder, f
     assert result.found is None
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_conftest_lends_by_itself(
-    user: UserFolder, tmp_path_factory: pytest.TempPathFactory, distribution: str
-) -> None:
+def test_a_conftest_lends_by_itself(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> None:
     on_this_machine(user)
     site: Path = tmp_path_factory.mktemp("site")
     user.env["PYTHONPATH"] = str(site)
@@ -147,7 +144,7 @@ def test_a_conftest_lends_by_itself(
     user.test("import acme_counting\n\ndef pytest_llmbench_engines():\n    return [acme_counting.Counting()]\n",
               "conftest.py")  # fmt: skip
     user.test("def test_it(run):\n    assert run.record.steps\n")
-    result = user.run(distribution, code=0)
+    result = user.run("-n2", code=0)
     assert result.case.properties["verdict"] == "PASS"
 
 

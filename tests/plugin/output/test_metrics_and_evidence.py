@@ -25,10 +25,9 @@ from tests.conftest import UserFolder
 LOCAL = ("--cluster", "local")
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_session_is_exported_bundled_and_verified(user: UserFolder, distribution: str, tmp_path: Path) -> None:
+def test_a_session_is_exported_bundled_and_verified(user: UserFolder, tmp_path: Path) -> None:
     user.recipe()
-    result = user.run(distribution, *LOCAL, code=0)
+    result = user.run("-n2", *LOCAL, code=0)
     metrics = user.path / "llmbench.prom"
     words = ["report", str(result.session), "--format", "openmetrics", "--output", str(metrics)]
     assert CliRunner().invoke(app, words).exit_code == 0
@@ -105,12 +104,11 @@ def test_free(run):
 """
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_session_has_its_report(user: UserFolder, distribution: str) -> None:
+def test_a_session_has_its_report(user: UserFolder) -> None:
     """Each test is a row of it, as it is a case of the XML; one that compared nothing is no plain PASS."""
     user.recipe()
     user.test(TESTS)
-    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=yes", distribution, code=0)
+    result = user.run("--cluster=local", "-k", "tiny", "-o", "llmbench_report=yes", "-n2", code=0)
     page = (result.session / "report.html").read_text(encoding="utf-8")
     assert page.count("<tr data-k=") == len(result.cases) == 2
     assert (page.count('<tr data-k="pass"'), page.count('<tr data-k="unbounded"')) == (1, 1)

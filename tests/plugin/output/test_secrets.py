@@ -77,12 +77,11 @@ def secretive(user: UserFolder) -> UserFolder:
     return user
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_no_secret_is_told(secretive: UserFolder, distribution: str) -> None:
+def test_no_secret_is_told(secretive: UserFolder) -> None:
     """Terminal, records, journal, XML and list of processes are searched; files with a secret are the user's alone."""
     given = f"--junitxml={secretive.path / 'copy.xml'}", "-W", f"ignore:token={PLANTED['command']}"
     with process_list(secretive.path) as processes:
-        result = secretive.run("--system=here.yaml", "-k", "tiny", distribution, *given)
+        result = secretive.run("--system=here.yaml", "-k", "tiny", "-n2", *given)
     assert any(b"--recorded" in line for line in processes), "no rank was seen"
     assert {line for line in processes if planted_in(line) - {"command"}} == set()
     assert result.case.outcome == "error"

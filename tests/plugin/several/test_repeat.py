@@ -30,12 +30,11 @@ def runs(user: UserFolder) -> list[str]:
     return sorted(path.parent.name for path in user.session.glob("runs/*/record.json"))
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_runs_follow_each_other_and_are_judged_together(user: UserFolder, distribution: str) -> None:
+def test_runs_follow_each_other_and_are_judged_together(user: UserFolder) -> None:
     """Each has its own record; each test has one verdict, which every one of them counts for."""
     user.recipe(references=REFERENCES, steps=30)
     user.test()
-    result = user.run("--cluster", "local", "--llmbench-repeat", "3", distribution, code=0)
+    result = user.run("--cluster", "local", "--llmbench-repeat", "3", "-n2", code=0)
     assert runs(user) == ENDED
     records = [result.record(key) for key in ENDED]
     times = [record["timings"] for record in records]
@@ -72,11 +71,10 @@ def test_tests_of_one_recipe_share_its_runs(user: UserFolder) -> None:
     assert [len(result.record(key)["judgements"]) for key in ENDED[:2]] == [2, 1]
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_one_broken_run_is_an_error_that_names_it(user: UserFolder, watch: type[Watch], distribution: str) -> None:
+def test_one_broken_run_is_an_error_that_names_it(user: UserFolder, watch: type[Watch]) -> None:
     """Runs that could not change the verdict any more are not made."""
     user.recipe(steps=60, references=REFERENCES, options=ASLEEP)
-    session = user.start("--cluster", "local", "--llmbench-repeat", "3", distribution)
+    session = user.start("--cluster", "local", "--llmbench-repeat", "3", "-n0")
     folder = user.wait_for(lambda session: watch.steps(session, "tiny-repeat2") > 2 and session)
     os.kill(watch.pid(folder, "tiny-repeat2", 0), signal.SIGKILL)
     result = user.finish(session, code=pytest.ExitCode.TESTS_FAILED)

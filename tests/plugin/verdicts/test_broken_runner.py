@@ -16,12 +16,11 @@ record_store.digest_of_record = broken
 """
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_what_breaks_while_records_are_kept_is_an_error_of_each_test(user: UserFolder, distribution: str) -> None:
+def test_what_breaks_while_records_are_kept_is_an_error_of_each_test(user: UserFolder) -> None:
     user.recipe("first")
     user.recipe("second")
     (user.path / "conftest.py").write_text(BREAKS)
-    result = user.run("--cluster", "local", distribution, "-k", "first or second", timeout_s=60)
+    result = user.run("--cluster", "local", "-n2", "-k", "first or second", timeout_s=60)
     assert result.returncode != 0
     assert {case.outcome for case in result.cases.values()} == {"error"}
     assert len(result.cases) == 2
@@ -81,12 +80,11 @@ def test_folders_may_be_named_like_patterns(user: UserFolder) -> None:
 THREE_TESTS = "".join(f"def test_{name}(run):\n    assert run.steps\n" for name in ("one", "two", "three"))
 
 
-@pytest.mark.parametrize("distribution", ["-n0", "-n2"])
-def test_a_broken_run_is_told_once(user: UserFolder, distribution: str) -> None:
+def test_a_broken_run_is_told_once(user: UserFolder) -> None:
     """The first of its tests has the whole error, the others the first line and the name of that test."""
     user.recipe(optimizer={"learning_rate": 1.0e6, "warmup_steps": 0})
     user.test(THREE_TESTS)
-    result = user.run("--cluster", "local", distribution, "-k", "tiny")
+    result = user.run("--cluster", "local", "-n2", "-k", "tiny")
     assert {case.outcome for case in result.cases.values()} == {"error"}
     told = result.text.partition("= ERRORS =")[2].partition("= llmbench")[0]
     assert told.count("run tiny cannot be judged (") == 3

@@ -49,7 +49,7 @@ def key(tmp_path: Path) -> Path:
 
 def test_a_bundle_is_verified_without_slurm_and_torch(evidence: Evidence, key: Path) -> None:
     assert llmbench("bundle", str(evidence.folder), "--key", str(key), "--output", str(evidence.target))[0] == 0
-    absent = '{"torch", "submitit", "xdist", "numpy", "plotly"}'
+    absent = '{"torch", "submitit", "xdist", "numpy"}'
     public = str(key.with_suffix(".pub.pem"))
     done = bare(absent, "verify", str(evidence.target), "--public-key", public, "--json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,6 +13,7 @@ READ = """
 import resource, sys
 from pathlib import Path
 from pytest_llmbench.cluster.jobs import _tail
+from pytest_llmbench.engines.base import BatchLog
 from pytest_llmbench.engines.deepspeed_chat import eval_batch
 from pytest_llmbench.readers.log import READERS
 from pytest_llmbench.readers.log import last_step, last_words, read_log
@@ -29,7 +30,7 @@ for reader in readers:
     assert series.steps == (), series.steps
     last_step(log, reader.dialect())
     last_words(log)
-eval_batch.evaluate([log], 1.0)
+eval_batch.evaluate([BatchLog(path=log, hosts=())], 1.0)
 assert len(_tail(log)) <= 1 << 16
 steps = read_steps(folder)
 assert steps.steps == () and len(steps.unreadable) == 1

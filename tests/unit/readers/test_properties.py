@@ -223,7 +223,7 @@ def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: st
     plain = numbers(read(reading(name), log))
     # The parts of a progress bar are lines of their own; they all get the prefix, as there is no terminal.
     lines = log.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    for prefix in PREFIXES:
+    for prefix in PREFIXES[SAMPLES.index((name, file)) % 3 :: 3]:
         assert numbers(read(reading(name), "\n".join(f"{prefix}{line}" for line in lines))) == plain, prefix
     assert numbers(read(reading(name), "\r\n".join(lines))) == plain
 
@@ -369,7 +369,7 @@ def _ends(log: str) -> list[tuple[int, str]]:
 def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: str) -> None:
     content = middle_left_out(sample(file).read_bytes())
     whole = read(reading(name), content)
-    for end in Random(file).sample(range(len(content)), 40):
+    for end in Random(file).sample(range(len(content)), 12):
         part = read(reading(name), content[:end])
         assert_part_of(part.steps, whole.steps)
         assert_no_other_words(part, whole)

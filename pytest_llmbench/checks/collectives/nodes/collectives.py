@@ -45,11 +45,11 @@ def choose_largest(sizes: Sequence[int], free: float) -> tuple[int, list[str]]:
     return largest, [f"sizes end at {size_name(largest)}: {needed}"]
 
 
-# One iteration of this size is a whole warm-up.
+# From this size on, one operation is warm-up enough.
 _LARGE = 128 << 20
-# On a GPU, so many times more of the smaller ones are timed together, which makes the host's part small.
+# On a GPU, this many times more operations of smaller sizes are timed together, so that the host's part is small.
 _MANY = 5
-# Repeats of a measurement that takes milliseconds, and the largest size of such a one.
+# On a GPU, sizes below the second number take milliseconds and are measured as often as the first.
 _TURNS, _SHORT = 5, 1 << 30
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -28,9 +28,9 @@ _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _ONLY_IN_PLACE = ("all_reduce", "broadcast", "reduce")
 # In place these are undefined, in nccl-tests as well.
 _ONLY_OUT_OF_PLACE = ("alltoall", "sendrecv")
-# Largest whole number up to which a type has all.
+# The largest number up to which a type represents every whole number.
 _EXACT = {torch.float32: 2**24, torch.bfloat16: 2**8}
-# Values repeat after a prime of at least this size, so after other numbers than powers of two.
+# Values repeat after a prime number of elements, of at least this size: blocks of a power of two then differ.
 _LEAST_PERIOD = 251
 # Distance between ranks, and between rounds; both are prime to the period.
 _PER_RANK, _PER_ROUND = 7, 31

@@ -14,10 +14,9 @@
     comment.replaceWith(made.content);
     return true;
   };
-  let seen = null;
   const fill = (item) => {
     const body = item.querySelector(":scope > .body");
-    if (body && madeOf(body)) all(".plot", body).forEach((plot) => seen.observe(plot));
+    if (body && madeOf(body)) all("figure", body).forEach(offerTable);
   };
   document.addEventListener("toggle", (event) => event.target.open && fill(event.target), true);
 
@@ -90,103 +89,92 @@
     if (link && link.hash === location.hash) { event.preventDefault(); open(); }
   });
 
-  // Figures: drawn when they come into view, by a script that is unpacked for the first of them.
-  let library = null;
-  const plotly = () => library ??= (async () => {
-    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
-    const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-    const script = document.createElement("script");
-    script.textContent = text;
-    document.head.append(script);
-    return window.Plotly;
-  })();
-  const colour = (name) => getComputedStyle(page).getPropertyValue(`--${name}`).trim();
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const scale = () => dark.matches
-    ? [[0, "#16304f"], [0.35, "#2a6fb0"], [0.7, "#e0a458"], [1, "#ffe3ad"]]
-    : [[0, "#e8f1fb"], [0.35, "#74a9dd"], [0.7, "#c77320"], [1, "#6b2500"]];
-  const coloured = (thing) => {
-    if (typeof thing === "string" && thing[0] === "@") {
-      if (thing === "@scale") return scale();
-      if (thing === "@reversed") return scale().map(([at, of], n, every) => [at, every[every.length - 1 - n][1]]);
-      return colour(thing.slice(1)) || thing;
-    }
-    if (Array.isArray(thing)) return thing.map(coloured);
-    if (thing && typeof thing === "object") return Object.fromEntries(Object.entries(thing).map(([key, of]) => [key, coloured(of)]));
-    return thing;
-  };
-  // What all figures share; plotly.js uses it where a figure has nothing of its own.
-  const template = () => {
-    const axis = {gridcolor: colour("grid"), zeroline: false, linecolor: colour("rule"), automargin: true, title: {standoff: 8, font: {size: 12}}};
-    return {
-      data: {
-        scatter: [{line: {width: 1.6}, marker: {size: 4}}],
-        heatmap: [{hoverongaps: false, xgap: 1, ygap: 1, colorbar: {thickness: 10, outlinewidth: 0, nticks: 5}}],
-      },
-      layout: {
-        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest", colorway: ["line", "second", "bad"].map(colour),
-        font: {family: "system-ui, sans-serif", size: 12, color: colour("fg")},
-        shapedefaults: {xref: "paper", x0: 0, x1: 1, layer: "between", line: {width: 1.5}, label: {textposition: "end", font: {size: 11}}},
-        hoverlabel: {bgcolor: colour("card"), bordercolor: colour("rule"), font: {color: colour("fg")}},
-        legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, xaxis: axis, yaxis: axis,
-      },
-    };
-  };
-  const drawn = new Set();
-  const figureOf = (plot) => JSON.parse(plot.parentElement.querySelector("script").textContent);
-  const draw = async (plot) => {
-    const {data, layout} = coloured(figureOf(plot));
-    const own = {autosize: true, showlegend: false, margin: {l: 8, r: 10, t: 14, b: 8}, ...layout, template: template()};
-    try {
-      const Plotly = await plotly();
-      await Plotly.react(plot, data, own, {responsive: true, displayModeBar: false});
-      plot.dataset.drawn = "yes";
-    } catch (error) {
-      plot.textContent = "This browser cannot draw the figure: its numbers are below.";
-      console.error(error);
-    }
-    if (!drawn.has(plot)) offerTable(plot);
-    drawn.add(plot);
-  };
-  seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      seen.unobserve(entry.target);
-      draw(entry.target);
-    }
-  }, {rootMargin: "200px"});
-  all(".plot").forEach((plot) => seen.observe(plot));
-  dark.addEventListener("change", () => drawn.forEach(draw));
-  addEventListener("beforeprint", () => all("details.item[open] .plot").forEach((plot) => drawn.has(plot) || draw(plot)));
+  // Paper has every run that the page has made, and its figures.
+  let shut = [];
+  addEventListener("beforeprint", () => (shut = items.filter((item) => !item.open)).forEach((item) => { item.open = true; }));
+  addEventListener("afterprint", () => shut.forEach((item) => { item.open = false; }));
 
-  // The numbers of a figure as a table, for readers who do not see it.
-  const rowsOf = ({data, layout}) => {
-    const [{type, x, y, z}] = data;
-    if (type === "heatmap") return [["", ...x], ...z.map((values, n) => [y[n], ...values])];
-    const at = new Map();
-    data.forEach((trace, n) => trace.y.forEach((value, m) => {
-      if (!at.has(trace.x[m])) at.set(trace.x[m], data.map(() => null));
-      at.get(trace.x[m])[n] = value;
-    }));
-    const names = [layout.xaxis?.title?.text ?? "", ...data.map((trace) => trace.name ?? "")];
-    return [names, ...[...at].sort(([one], [two]) => one - two).map(([step, values]) => [step, ...values])];
+  // Each table sorts by the column whose title is pressed, as text or, if all cells begin with one, as numbers.
+  const sort = (title, table) => {
+    const body = table.tBodies[0], column = title.cellIndex, up = title.getAttribute("aria-sort") !== "ascending";
+    const key = (row) => row.cells[column].firstChild?.textContent.trim().replace("—", "") ?? "";
+    const keys = new Map([...body.rows].map((row, n) => [row, [key(row), n]]));
+    const number = (text) => parseFloat(text.replace(/[,≥≤ ]/g, ""));
+    const numeric = [...keys.values()].every(([text]) => !text || !isNaN(number(text)));
+    const order = ([one, n], [two, m]) => (!one - !two) || (up ? 1 : -1) * (numeric ? number(one) - number(two) : one.localeCompare(two, "en", {numeric: true})) || n - m;
+    body.append(...[...body.rows].sort((one, two) => order(keys.get(one), keys.get(two))));
+    all("th", table.tHead).forEach((each) => each.removeAttribute("aria-sort"));
+    title.setAttribute("aria-sort", up ? "ascending" : "descending");
   };
-  const plainText = (text) => typeof text === "string" ? new DOMParser().parseFromString(text, "text/html").body.textContent : text;
-  const offerTable = (plot) => {
+  for (const title of all("#rows thead th, .plain thead th")) {
+    const button = Object.assign(document.createElement("button"), {type: "button", className: "sort"});
+    button.append(...title.childNodes);
+    title.append(button);
+  }
+  document.addEventListener("click", (event) => {
+    const title = event.target.closest?.(".sort")?.parentElement;
+    if (!title) return;
+    const table = title.closest("table");
+    if (table.id === "rows") everyRow();
+    sort(title, table);
+    if (table.id === "rows") {
+      rows = all("tr", tbody);
+      filter();
+    }
+  });
+
+  // The numbers of a figure as a table, and those under the pointer as a text. A curve is a path in their units.
+  const pointsOf = (curve) => {
+    const names = JSON.parse(curve.dataset.n ?? "[]");
+    return [...curve.getAttribute("d").matchAll(/[ML]([^ ]+) ([^MLh]+)/g)].map(([, x, y], n) => [Number(x), Number(y), names[n] ?? Number(x)]);
+  };
+  const rowsOf = (figure) => {
+    const data = figure.querySelector("script");
+    if (data) {
+      const {x, y, z} = JSON.parse(data.textContent);
+      return [["", ...x], ...z.map((values, n) => [y[n], ...values])];
+    }
+    const curves = all("path[data-name]", figure), at = new Map();
+    curves.forEach((curve, n) => pointsOf(curve).forEach(([x, y, name]) => {
+      const key = curve.dataset.n ? name : x;
+      if (!at.has(key)) at.set(key, [x, name, ...curves.map(() => null)]);
+      at.get(key)[n + 2] = y;
+    }));
+    const rows = [...at.values()].sort(([one], [two]) => one - two).map(([, ...row]) => row);
+    return [[figure.querySelector("em").textContent, ...curves.map((curve) => curve.dataset.name)], ...rows];
+  };
+  const offerTable = (figure) => {
     const box = document.createElement("details"), table = document.createElement("table");
     box.className = "wide";
     box.append(Object.assign(document.createElement("summary"), {textContent: "Numbers"}), table);
     table.className = "plain";
-    table.createCaption().textContent = plot.parentElement.querySelector("h4").textContent;
-    box.addEventListener("toggle", () => rowsOf(figureOf(plot)).forEach((values, n) => {
+    table.createCaption().textContent = figure.querySelector("h3").textContent;
+    box.addEventListener("toggle", () => rowsOf(figure).forEach((values, n) => {
       const row = (n ? table.tBodies[0] ?? table.createTBody() : table.createTHead()).insertRow();
       values.forEach((value, m) => {
         const cell = row.appendChild(document.createElement(n && m ? "td" : "th"));
-        cell.textContent = plainText(value ?? "—");
+        cell.textContent = value ?? "—";
         if (!n || !m) cell.scope = n ? "row" : "col";
       });
     }), {once: true});
-    plot.parentElement.append(box);
+    (figure.closest(".overview") ?? figure).append(box);  // the map stands directly below its figure
   };
+  all("figure").forEach(offerTable);
+  document.addEventListener("pointermove", (event) => {
+    const plot = event.target.closest?.(".plot"), figure = plot?.parentElement;
+    if (!figure) return;
+    const box = plot.getBoundingClientRect();
+    const across = (event.clientX - box.left) / box.width, down = (event.clientY - box.top) / box.height;
+    const part = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
+    if (figure.querySelector("script")) {
+      const [titles, ...values] = rowsOf(figure), row = values[part(down, values.length)], column = 1 + part(across, titles.length - 1);
+      plot.title = `${row[0]}, ${titles[column]}: ${row[column] ?? "—"}`;
+      return;
+    }
+    const {x, width} = plot.querySelector("svg").viewBox.baseVal, at = x + across * width;
+    const points = all("path[data-name]", plot).flatMap((curve) => pointsOf(curve).map((point) => [curve.dataset.name, ...point]));
+    const [name, , y, text] = points.reduce((one, two) => Math.abs(two[1] - at) < Math.abs(one[1] - at) ? two : one);
+    plot.title = typeof text === "string" ? text : `${name} ${text}: ${y}`;
+  });
   open();
 })();

@@ -27,7 +27,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
     done = python("-S", "walk.py", str(tmp_path / "out"), "--slurm", str(tmp_path / "absent.tar.xz"))
     assert done.returncode == 2
-    assert "- Python packages numpy, plotly, pydantic, pytest, submitit, torch, typer, yaml" in done.stderr
+    assert "- Python packages numpy, pydantic, pytest, submitit, torch, typer, yaml" in done.stderr
     assert f"- --slurm: there is no {tmp_path}/absent.tar.xz" in done.stderr
     assert not (tmp_path / "out").exists()
 

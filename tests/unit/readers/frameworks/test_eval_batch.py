@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.engines.deepspeed_chat.eval_batch import as_csv, evaluate, rows
+from pytest_llmbench.engines.base import BatchLog
+from pytest_llmbench.engines.deepspeed_chat import eval_batch
 from tests.support.samples import readable
 
 HEADER = b"Hostnames,Throughput (samples/sec),Status\r\n"
+
+
+def evaluate(logs: Path | list[Path], threshold: float) -> bytes:
+    """The file of some logs, or of all of a folder in the order of their names."""
+    paths = sorted(logs.glob("*.log")) if isinstance(logs, Path) else logs
+    return eval_batch.evaluate([BatchLog(path=path, hosts=("recorded",)) for path in paths], threshold)
 
 
 def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") -> Path:
@@ -54,11 +62,7 @@ def test_published_files_are_reproduced(sample: Callable[[str], Path], tmp_path:
 
 
 def test_a_log_without_a_throughput_fails(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "node-1 slots=8\nnode-2 slots=8\n\nThroughput: nan samples/sec\nThroughput: 12 samples/sec\n"
-    )
-    (row,) = rows(tmp_path, 0.0)
-    assert (row.log, row.hosts, row.samples_per_s, row.success) == (path, ("node-1", "node-2"), None, False)
+    write(tmp_path, "node-1 slots=8\nnode-2 slots=8\n\nThroughput: nan samples/sec\nThroughput: 12 samples/sec\n")
     assert evaluate(tmp_path, 0.0) == HEADER + b'"node-1, node-2",-1,Fail\r\n'
 
 
@@ -77,23 +81,20 @@ def test_the_threshold_itself_is_enough(tmp_path: Path, threshold: float, status
     assert evaluate(tmp_path, threshold) == HEADER + b"n,943.455," + status + b"\r\n"
 
 
-def test_only_logs_in_the_order_of_their_names(tmp_path: Path) -> None:
-    paths = [write(tmp_path, f"{name} slots=8\n", f"{name}.log") for name in ("9", "b", "10", "A")]
-    write(tmp_path, "no slots=8\n", "c.txt")
-    assert [row.hosts for row in rows(tmp_path, 0.0)] == [("10",), ("9",), ("A",), ("b",)]
-    assert [row.hosts for row in rows(paths, 0.0)] == [("9",), ("b",), ("10",), ("A",)]
-
-
 def test_carriage_returns_end_lines_and_odd_bytes_end_nothing(tmp_path: Path) -> None:
     """A log with a progress bar or with something that is no text is evaluated all the same."""
     (tmp_path / "x.log").write_bytes(b"n slots=8\r\xff\xfe 10%\rThroughput: 5.0 samples/sec\r\n")
     assert evaluate(tmp_path, 5.0) == HEADER + b"n,5.0,Success\r\n"
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    assert evaluate(tmp_path, 1.0) == HEADER
-    with pytest.raises(ConfigError, match=r"no-such.*name a folder"):
-        evaluate(tmp_path / "no-such", 1.0)
+def test_a_run_without_a_log_has_a_row_and_an_unreadable_one_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert evaluate([tmp_path / "no.log"], 0.0) == HEADER + b"recorded,-1,Fail\r\n"
+    log = write(tmp_path, "n slots=8\n")
+    monkeypatch.setattr(Path, "open", lambda path, _: os.open(path / "in a file", os.O_RDONLY))
+    with pytest.raises(ConfigError, match=r"cannot evaluate .*batch0001\.log: Not a directory"):
+        evaluate([log], 1.0)
 
 
 @given(st.lists(st.tuples(st.lists(st.from_regex(r"[!-~]{1,9}", fullmatch=True), max_size=3), st.floats(0, 1e9))))
@@ -102,7 +103,7 @@ def test_the_file_is_read_back(tmp_path_factory: pytest.TempPathFactory, runs: l
     for index, (hosts, value) in enumerate(runs):
         lines = [*(f"{host} slots=8" for host in hosts), f"Throughput: {value:.4f} samples/sec"]
         write(folder, "\n".join(lines), f"{index:03d}.log")
-    content = as_csv(rows(folder, 0.0)).decode()
+    content = evaluate(folder, 0.0).decode()
     assert [row[:2] for row in csv.reader(io.StringIO(content, newline=""))][1:] == [
         [", ".join(hosts), repr(float(f"{value:.4f}"))] for hosts, value in runs
     ]

@@ -1,46 +1,42 @@
 """The HTML report in a browser: it draws, filters, fits a phone, and is read in the dark."""
 
+import base64
+import importlib.util
+import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.browser import DESKTOP, PHONE, Browser, browsing, kept, missing
-from tests.support.recorded import broken_run, check_records, run_record, write_large, write_page, write_session
+from pytest_llmbench.core.record.records import Judgement, Verdict
+from tests.support.browser import DESKTOP, FOLDER, PHONE, Browser, browsing, kept, missing
+from tests.support.recorded import (
+    broken_run,
+    check_records,
+    run_record,
+    write_fleet,
+    write_large,
+    write_page,
+    write_session,
+)
 
 ALL_OPEN = "document.querySelectorAll('details').forEach(each => each.open = true)"
-# As many columns as a whole validation has.
-WIDE_MAP = """
-document.querySelectorAll('.map tr').forEach((row) => {
-  for (let more = 0; more < 40; more++) row.append(row.lastElementChild.cloneNode(true));
-});
-"""
 OVERFLOW = "return document.documentElement.scrollWidth - innerWidth"
-DRAWN = "return document.querySelectorAll('.plot[data-drawn]').length"
-# Contrast of each text with what is behind it, by the rule of WCAG 2; the lowest ones below 4.5.
-CONTRAST = """
-const parts = (color) => color.match(/[\\d.]+/g).map(Number);
-const light = (color) => {
-  const linear = (value) => value <= 10 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4;
-  const [r, g, b] = parts(color).map(linear);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const behind = (each) => {
-  for (; each; each = each.parentElement) {
-    const color = getComputedStyle(each).backgroundColor;
-    if (parts(color)[3] !== 0) return color;
-  }
-};
-const poor = [];
-for (const each of document.querySelectorAll("body *:not(script):not(svg *)")) {
-  const own = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-  if (!own || !each.checkVisibility() || each.closest(".plot, .skip, .vh")) continue;
-  const [one, two] = [light(getComputedStyle(each).color), light(behind(each))].sort((a, b) => b - a);
-  if ((one + 0.05) / (two + 0.05) < 4.5) poor.push(`${each.className}: ${each.textContent.slice(0, 30)}`);
-}
-return poor;
+# Shut parts are left out: the browser does not render them. Contrast costs more than all other rules together, and of
+# a large session all rules together take a minute.
+AXE = """
+const done = arguments[arguments.length - 1];
+const rules = {"color-contrast": {enabled: %s}};
+const parts = {include: [[%s]], exclude: [["details:not([open]) > :not(summary)"], [".dense td"]]};
+axe.run(parts, {resultTypes: ["violations"], rules}).then((found) =>
+  done(found.violations.map((each) => `${each.id}: ${each.nodes[0].html.slice(0, 200)}`)));
 """
+AXE_PACKAGE = importlib.util.find_spec("axe_core_python")
+PICTURES = bool(os.environ.get(FOLDER))
+# As many as a whole validation has.
+PLAIN = tuple(f"check_{number}" for number in range(30))
 
 
 @pytest.fixture(scope="module")
@@ -64,22 +60,81 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(folder)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_it_fits_every_screen(browser: Browser, page: Path, tmp_path: Path, scheme: str, width: int) -> None:
-    """Figures are drawn, nothing is wider than the screen, each text stands out, and the console has no complaint."""
-    browser.resize(width, 900)
-    browser.prefer(scheme)
+def passing(folder: Path) -> None:
+    write_session(folder, [run_record(folder, "opt125m", 0)], [])
+
+
+def validation(folder: Path) -> None:
+    write_session(folder, [], check_records(folder, plain=PLAIN))
+
+
+def comparison(folder: Path) -> None:
+    """Two runs beside earlier ones: one is as fast as before, the other is 11 % slower."""
+    runs = []
+    for key, slow, verdict in (("a", 1.0, Verdict.PASS), ("b", 1.12, Verdict.FAIL)):
+        run = run_record(folder, key, 0, slow=slow)
+        judged = Judgement(
+            test=f"history::{key}", verdict=verdict, statistic="throughput", threshold="no worse than 450100 words/s",
+            measured=f"{run.metrics['throughput'].value!r} words/s", reason="throughput is lower than before",
+        )  # fmt: skip
+        runs.append(run.model_copy(update={"judgements": (judged,)}))
+    write_session(folder, runs, [])
+
+
+SESSIONS: dict[str, Callable[[Path], None]] = {
+    "pass": passing,
+    "40 runs": lambda folder: write_large(folder, 40, 60),
+    "validation": validation,
+    "comparison": comparison,
+    "64 nodes": lambda folder: write_fleet(folder, 64, PLAIN),
+}
+
+
+def check_parts_laid_away(browser: Browser) -> None:
+    """Runs and rows that a large page makes when they are asked for."""
+    browser.run("location.hash = '#run-opt125m-group63'")
+    browser.wait_for("return document.querySelector('#run-opt125m-group63 figure details')")
+    browser.run(
+        "const text = document.querySelector('input[name=text]'); text.value = 'group63-'; "
+        "text.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    assert browser.run("return document.getElementById('shown').textContent") == "2 of 2242 verdicts"
+
+
+@pytest.mark.parametrize("name", ["fail", *SESSIONS])
+def test_it_fits_every_screen_and_paper(browser: Browser, page: Path, tmp_path: Path, name: str) -> None:
+    """Nothing is wider than a screen of 320 to 1920 pixels, axe-core finds nothing, and the first sheet is full."""
+    if name != "fail":
+        SESSIONS[name](tmp_path / "s")
+        page = write_page(tmp_path / "s")
+    part = ".overview" if name in {"40 runs", "64 nodes"} else "body"
+    stem = f"report-{name.replace(' ', '-')}"
     browser.open(page)
-    browser.run(ALL_OPEN)
-    browser.wait_for(f"scrollTo(0, document.querySelector('#run-slow').offsetTop); {DRAWN} >= 1")
-    browser.run(WIDE_MAP)
-    assert browser.run(OVERFLOW) == 0
-    assert browser.run(CONTRAST) == []
+    assert AXE_PACKAGE is not None, "pip install axe-core-python"
+    browser.run(Path(str(AXE_PACKAGE.origin)).with_name("axe.min.js").read_text(encoding="utf-8"))
+    for scheme in ("light", "dark"):
+        browser.prefer(scheme)
+        for width, height in ((320, 700), (PHONE, 844), (DESKTOP, 900), (1920, 1080)):
+            browser.resize(width, height)
+            assert browser.run(OVERFLOW) == 0, (name, width)
+            if width > 320 and PICTURES:
+                browser.screenshot(kept(f"{stem}-{scheme}-{width}", tmp_path))
+            if width == DESKTOP and (scheme == "light" or name == "fail"):
+                assert browser.answer(AXE % ("true" if name == "fail" else "false", json.dumps(part))) == [], (
+                    name,
+                    scheme,
+                )
     assert browser.console() == []
-    picture = kept(f"report-{scheme}-{width}", tmp_path)
-    browser.whole_page(picture, width)
-    assert picture.stat().st_size > 20_000
+    if name == "64 nodes":
+        assert page.stat().st_size < 3_000_000
+        assert browser.run("return document.querySelector('.overview b.edge').textContent") == "n37"
+        assert browser.run("return document.querySelector('.map').getBoundingClientRect().top < innerHeight")
+        check_parts_laid_away(browser)
+    if name in {"pass", "fail"}:
+        browser.prefer("light")
+        pdf = base64.b64decode(browser.command("Page.printToPDF", printBackground=True)["data"])
+        kept(stem, tmp_path).with_suffix(".pdf").write_bytes(pdf)
+        assert len(re.findall(rb"/Type /Page\b", pdf)) < 16
 
 
 def test_it_filters_by_verdict_and_text(browser: Browser, page: Path) -> None:
@@ -113,22 +168,20 @@ def test_it_works_by_keyboard(browser: Browser, page: Path) -> None:
     browser.run("document.querySelector('a[href=\"#run-good\"]').focus()")
     browser.press("\ue007")
     browser.wait_for("return document.getElementById('run-good').open")
-    browser.wait_for("return document.querySelector('#run-good .plot[data-drawn]')")
     browser.run("document.querySelector('#run-good figure summary').click()")
     browser.wait_for("return document.querySelector('#run-good figure tbody')")
     numbers = browser.run("return document.querySelector('#run-good figure .wide').innerText")
     assert re.search(r"^1\s+2\.\d+", numbers, re.MULTILINE)
 
 
-def test_what_is_laid_away_comes_when_it_is_asked_for(browser: Browser, tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    write_large(folder, 160, 60)
-    browser.open(write_page(folder))
-    browser.run("location.hash = '#run-opt125m-group159'")
-    browser.wait_for("return document.querySelector('#run-opt125m-group159 .plot[data-drawn]')")
-    browser.run(
-        "const text = document.querySelector('input[name=text]'); text.value = 'group159-'; "
-        "text.dispatchEvent(new Event('input', {bubbles: true}))"
+def test_a_table_sorts_by_the_title_that_is_pressed(browser: Browser, page: Path) -> None:
+    """Margins are numbers, those that are missing come last, and a second press turns the order round."""
+    browser.resize(1280, 900)
+    browser.open(page)
+    margins = (
+        "return [...document.querySelectorAll('#rows tbody tr')].map(each => each.cells[6].textContent).slice(0, 3)"
     )
-    assert browser.run("return document.getElementById('shown').textContent") == "2 of 320 verdicts"
-    assert browser.console() == []
+    press = "document.querySelectorAll('#rows .sort')[6].click()"
+    assert browser.run(f"{press}; {margins}") == ["-10.6 %", "+0.0 %", "—"]
+    assert browser.run(f"{press}; {margins}") == ["+0.0 %", "-10.6 %", "—"]
+    assert browser.run("return document.querySelector('#rows [aria-sort]').getAttribute('aria-sort')") == "descending"
