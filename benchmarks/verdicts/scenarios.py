@@ -238,7 +238,7 @@ def drawn(rng: np.random.Generator, steps: int) -> Scenario:
         "compilation": lambda: _compiling(draw(1.3, 10), draw(1, 0.2 * steps)),
         "drift": lambda: _drifting(float(rng.choice([-1, 1])) * draw(0.005, 0.16)),
         "pauses": lambda: _interrupted(draw(0.002, 0.03), draw(1.4, 6), int(draw(1, 4))),
-        "random pauses": lambda: _interrupted(draw(0.01, 0.06), draw(1.1, 1.5), part=True),
+        "random pauses": lambda: _interrupted(draw(min(0.06, max(0.01, 5 / steps)), 0.06), draw(1.1, 1.5), part=True),
         "evaluation": lambda: _every(int(draw(5, 30)), draw(1.1, 3)),
         "two levels": lambda: _two_levels(1 + draw(0.005, 0.08), draw(5, 20)),
         "swing": lambda: _swinging(draw(0.003, 0.03), draw(10, 150)),

@@ -57,9 +57,9 @@ def bundle(
         raise ConfigError(f"{target} is inside of the session's folder: give another --output")
     signer = read_private_key(key) if key is not None else None
     recorded = make_bundle(session, target, signer, no_secret or ())
+    result, name = recorded.result, str(signer.public_key.keyid) if signer is not None else None
     if certificate is not None:
-        write_text(certificate, make_certificate(recorded))
-    result, name = recorded.result, signer.public_key.keyid if signer is not None else None
+        write_text(certificate, make_certificate(recorded, name))
     facts = {
         "bundle": str(target), "bytes": target.stat().st_size, "result": result, "key_id": name,
         "certificate": None if certificate is None else str(certificate),

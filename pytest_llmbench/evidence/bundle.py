@@ -52,9 +52,10 @@ def make_bundle(
             f"{len(secrets)} files have a secret in them, or what looks like one, and nothing was bundled. Look at the "
             f"first line of each. Revoke a real secret. For a harmless text, add --no-secret FILE:\n{shown}"
         )
+    key_id = None if signer is None else str(signer.public_key.keyid)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        (scratch / CERTIFICATE).write_text(make_certificate(session), encoding="utf-8")
+        (scratch / CERTIFICATE).write_text(make_certificate(session, key_id), encoding="utf-8")
         places = dict(sorted({**places, CERTIFICATE: scratch / CERTIFICATE}.items()))
         # Without a name or a time in it.
         with (scratch / SESSION).open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as zipped:

@@ -40,6 +40,7 @@ class CertificateRow:
     verdict: str = NOT_MEASURED
     reason: str = ""
     sha256: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     floor: str | None = None
 
     @property
@@ -59,8 +60,11 @@ class CertificateRow:
         return self.verdict == Verdict.PASS
 
 
-def make_certificate(session: RecordedSession) -> str:
-    """Write the certificate as one page that needs no other file. The same records give the same page."""
+def make_certificate(session: RecordedSession, key_id: str | None) -> str:
+    """Write the certificate as a page to sign, which needs no other file. The same records and key give the same page.
+
+    `key_id` is that of the key which signs the bundle; None without one.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  # a tenth of a second
 
     rows = list(certificate_rows(session))
@@ -73,6 +77,7 @@ def make_certificate(session: RecordedSession) -> str:
     environment.filters["plain"] = harmless
     return environment.get_template("certificate.html.j2").render(
         session=session,
+        key_id=key_id,
         version=__version__,
         clauses={row.clause: [other for other in rows if other.clause == row.clause] for row in rows},
         required=sorted(
@@ -119,6 +124,7 @@ def _row_of_run(session: RecordedSession, key: str, reference: Reference) -> Cer
     record, row = session.runs.get(key), partial(CertificateRow, reference=reference, subject=f"run {key}")
     if record is None:
         return row(reason="the session has no record of this run")
+    row = partial(row, hosts=record.hosts)
     judgements = [judgement for judgement in record.judgements if judgement.reference == reference.name]
     worst = min(judgements, key=lambda judgement: _WORST_FIRST.index(judgement.verdict), default=None)
     if worst is None:
@@ -137,6 +143,7 @@ def _row_of_run(session: RecordedSession, key: str, reference: Reference) -> Cer
     return row(
         measured=measured, interval=interval, verdict=str(worst.verdict), reason=worst.reason or "",
         sha256=_digests(session, together), floor=worst.floor,
+        hosts=tuple(dict.fromkeys(host for run in together for host in run.hosts)),
     )  # fmt: skip
 
 
@@ -144,7 +151,7 @@ def _row_of_check(session: RecordedSession, check: str, reference: Reference) ->
     record, row = session.checks.get(check), partial(CertificateRow, reference=reference, subject=f"check {check}")
     if record is None:
         return row(reason="the session has no record of this check")
-    digests = _digests(session, [record])
+    digests, row = _digests(session, [record]), partial(row, hosts=record.hosts)
     readings = [reading for bound, reading in bounded_readings(record, session) if bound.name == reference.name]
     if not readings:
         reason = "it measured nothing that this bound is for, on this machine"

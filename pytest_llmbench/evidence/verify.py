@@ -255,5 +255,7 @@ def _differences_of_bundle(session: RecordedSession, bundle: OpenedBundle) -> It
             yield f"the statement: {name}: it says {stated}, the session {due}"
     page = session.folder / CERTIFICATE
     # Another version may word it otherwise.
-    if bundle.manifest.llmbench == __version__ and page.read_text(encoding="utf-8") != make_certificate(session):
+    if bundle.manifest.llmbench == __version__ and page.read_text(encoding="utf-8") != make_certificate(
+        session, bundle.signer
+    ):
         yield f"{CERTIFICATE}: it is not the one of these records"

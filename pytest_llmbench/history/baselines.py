@@ -16,7 +16,6 @@ from pytest_llmbench.history.compare import (
     compare_runs,
     run_of_record,
     usual_spread,
-    verdict_of_change,
 )
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.queries import PastRun, newest_runs
@@ -124,7 +123,7 @@ def _baseline(
     past = [run.metrics[metric] for run in same if run.problem is None and metric in run.metrics]
     pair = NumberPair(
         metric=metric, before=[run.metrics[metric] for run in usable], after=[run.metrics[metric] for run in new],
-        past=past[-_MOST_PAST:], usual=usual_spread(gpus=series.gpus, scale=series.scale), candidates=candidates,
+        past=past[-_MOST_PAST:], usual=usual_spread(series), candidates=candidates,
     )  # fmt: skip
     return replace(line, sessions=tuple(dict.fromkeys(run.session for run in usable))), pair
 
@@ -169,16 +168,15 @@ def _best(runs: Sequence[PastRun], metric: str) -> tuple[list[PastRun], int]:
 
 
 def _judge(line: Compared, change: Change, wanted: Wanted) -> Compared:
-    verdict = verdict_of_change(change)
-    line = replace(line, verdict=verdict, change=change)
-    if verdict is Verdict.PASS:
+    line = replace(line, verdict=change.verdict, change=change)
+    if change.verdict is Verdict.PASS:
         return line
     share, word = for_people(100 * abs(change.share), 2), "lower" if change.share < 0.0 else "higher"
     what = f"{line.metric} is {share} % {word} than in {wanted} ({', '.join(line.sessions[-3:])})"
     if change.low is None or change.high is None:
         return replace(line, reason=f"{what}: {change.reason}")
     what += f": between {for_people(100 * change.low, 2)} and {for_people(100 * change.high, 2)} %"
-    if verdict is Verdict.FAIL:
+    if change.verdict is Verdict.FAIL:
         return replace(line, reason=f"{what}, which is beyond the uncertainty of both")
     advice = change.reason or (
         "train longer, make several runs (--llmbench-repeat), or compare with more earlier runs "

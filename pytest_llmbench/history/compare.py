@@ -12,7 +12,7 @@ from statistics import fmean, median
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns, for_people
 from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.history.queries import PastRun
-from pytest_llmbench.history.rows import MetricRow, metrics_of, problem_of, series_of
+from pytest_llmbench.history.rows import MetricRow, Series, metrics_of, problem_of, series_of
 from pytest_llmbench.history.scatter import (
     LEAST_PAST,
     Scatter,
@@ -71,14 +71,19 @@ class Change:
         return None if self.worst > COARSE else False
 
     @property
+    def verdict(self) -> Verdict:
+        """FAIL for a regression, INCONCLUSIVE for an interval that is missing or too wide, else PASS."""
+        return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[self.regressed]
+
+    @property
     def improved(self) -> bool:
         """True if it is better beyond the uncertainty."""
         return self.worst is not None and self.worst < 0.0
 
 
-def usual_spread(*, gpus: int, scale: str) -> BetweenRuns | None:
+def usual_spread(series: Series) -> BetweenRuns | None:
     """The difference between runs as other systems have it; None on CPUs and for scale smoke."""
-    return USUAL_BETWEEN_RUNS if gpus and scale == "full" else None
+    return USUAL_BETWEEN_RUNS if series.gpus and series.scale == "full" else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,11 +228,6 @@ class Compared:
     reason: str = ""  # the reason of the verdict, or a note
 
 
-def verdict_of_change(change: Change) -> Verdict:
-    """FAIL for a regression, INCONCLUSIVE for an interval that is missing or too wide, else PASS."""
-    return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[change.regressed]
-
-
 def run_of_record(record: RunRecord, wrong_work: str = "") -> PastRun:
     """The run of a record, as the history returns runs; `wrong_work` is how its recipe is not the one of today."""
     problem = problem_of(record) or (f"wrong_work: {wrong_work}" if wrong_work else None)
@@ -296,7 +296,7 @@ def _numbers(
             yield Compared(name=recipe, metric=metric, reason=reason)
             continue
         yield NumberPair(
-            metric=metric, before=before, after=after, usual=usual_spread(gpus=series.gpus, scale=series.scale),
+            metric=metric, before=before, after=after, usual=usual_spread(series),
             past=[run.metrics[metric] for run in past if metric in run.metrics],
         )  # fmt: skip
 
@@ -312,7 +312,7 @@ def _judge(recipe: str, metric: str, change: Change) -> Compared:
     reason = f"the interval is too wide: {wide}" if change.regressed is None else ""
     if change.improved:
         reason = "better beyond the uncertainty"
-    return replace(line, verdict=verdict_of_change(change), reason=reason)
+    return replace(line, verdict=change.verdict, reason=reason)
 
 
 def change_texts(change: Change | None) -> tuple[str, str, str, str]:

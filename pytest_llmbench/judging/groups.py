@@ -7,12 +7,12 @@ from statistics import fmean, median
 
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.core.record.steady import Steady
+from pytest_llmbench.judging.interval.slow_steps import NORMAL_MAD
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.interval.student import quantile
 
-# For normally distributed values, standard deviation / MAD, and the efficiency of the MAD as a share of the degrees of
-# freedom.
-_MAD_TO_SIGMA, _MAD_WORTH = 1.4826, 0.37
+# Efficiency of the median absolute deviation of normally distributed values, as a share of the degrees of freedom.
+_MAD_WORTH = 0.37
 # Variance of the median of many values / variance of their mean.
 _OF_MEDIAN = math.pi / 2
 _FEW = 3
@@ -58,9 +58,8 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
     # The scatter of two values is their difference itself, so it counts from three groups on.
     usual, worth = USUAL_BETWEEN_RUNS, _MAD_WORTH * (len(groups) - 1) if len(groups) > 2 else 0.0
     freedom = usual.freedom + worth
-    # Standard deviation as a share, by the MAD, which is robust against a minority of slow ones.
     middle = median(means.values())
-    scatter = _MAD_TO_SIGMA * median(abs(math.log(mean / middle)) for mean in means.values())
+    scatter = NORMAL_MAD * median(abs(math.log(mean / middle)) for mean in means.values())
     deviation = math.sqrt((usual.freedom * usual.spread**2 + worth * scatter**2) / freedom)
     t = quantile(1 - share_of_alpha(len(groups)), freedom)
     lags_of_groups = {}

@@ -7,9 +7,8 @@ from statistics import median
 from typing import Literal
 
 from pytest_llmbench.core.errors import RunError
+from pytest_llmbench.judging.interval.slow_steps import NORMAL_MAD
 
-# The MAD of normally distributed values is their standard deviation divided by this.
-_MAD_TO_SIGMA = 1.4826
 # Two values that differ leave open which one is bad.
 _FEWEST = 3
 
@@ -59,7 +58,7 @@ def outliers(
     if middle == 0.0:
         return {}
     apart = {name: math.log(value / middle) if value > 0 else -math.inf for name, value in values.items()}
-    spread = _MAD_TO_SIGMA * median(map(abs, apart.values()))
+    spread = NORMAL_MAD * median(map(abs, apart.values()))
     return {
         name: Outlier(value=value, median=middle, deviation=(value - middle) / middle, among=len(values))
         for name, value in values.items()

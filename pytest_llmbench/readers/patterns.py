@@ -55,7 +55,7 @@ _ENDED = re.compile(
     r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code|value)\b"
     r"[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
     r"|\breturned [1-9]\d{0,2} exit status|\bnon-?zero (?:exit|status|return)|\*\*\* .{1,200} Error [1-9]\d{0,2}\s*$"
-    r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]",
+    r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]|\brc=[1-9]",
     re.ASCII | re.IGNORECASE,
 )
 # Words of failure that a run may survive.
@@ -66,8 +66,9 @@ _MAY_BE_HARMLESS = re.compile(
     r"|lost (?:co\w+|peer|node|worker)|was lost|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource"
     r"|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?"
     r"|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?"
-    r"|unexpected(?:ly)?(?! key)|violation|desync|backtrace|fatal|BAD TERMINATION|exception by|general protection"
-    r"|out of (?:memory|resource|range|space|bounds|disk)|not enough|insufficient|too many open files|quota|in use"
+    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION"
+    r"|exception by|general protection|not enough|insufficient|too many open files|quota|in use"
+    r"|out of (?:memory|resource|range|space|bounds|disk)"
     r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist|broken pipe"
     r"|read-only file system|resource busy|service not known|(?:page|access) fault|(?:read|write|put|i/o) error"
     r"|received (?:signal|SIG[A-Z]+)|SIG[A-Z]+ received|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exiting|stopp\w+|halt\w+)"
@@ -111,12 +112,12 @@ FAILURES = (
     b"stuck", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined", b"nresolved",
     b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed",
     b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation",
-    b"esync", b"acktrace", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota", b"in use",
+    b"esync", b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota",
     b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding", b"ot connected", b"ot permitted",
     b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't", b"ould not", b"ouldn't",
     b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E", b"[F", b"NeMo ", b"E1", b"F1",
     b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN", b"Stale file", b"what(): ", b"(): ",
-    b"smashing", b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert",
+    b"smashing", b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert", b"rc=", b"in use",
 )  # fmt: skip
 _ANY = re.compile("|".join(re.escape(needle.decode()) for needle in FAILURES))
 

@@ -7,14 +7,15 @@ from typing import Literal, Self
 
 # As few steps as this decide on a bound if each of them is away from it by this factor.
 _LEAST_FAR, _FAR = 4, 10.0
-# Steps that are enough for an interval decide, in noise of any strength, if each of them is away from the bound by this
-# factor at most, or by this power of the ratio of the slowest to the fastest: so far they may still drift.
+# Where there are enough steps for an interval, they also decide if each is away from the bound by this power of the
+# ratio of the slowest to the fastest: they may still drift that far. A factor of 4 is always enough.
 _FAR_ENOUGH, _RANGES = 4.0, 3.0
-# Steps without a trend decide that a run is too slow if the fastest misses the bound by this factor at least, and by
-# half as much again, in logarithms, as it was faster than the mean.
+# A run whose steps show no trend is too slow if the fastest misses the bound by this factor, and by the square root of
+# the factor by which it was faster than the mean.
 _GAIN = 1.5
-# In few steps, noise of more than this range may hide how much faster they become: it counts by a higher power.
-_FEW, _HIDING = 40, 1.012
+# Noise may hide that steps become faster: in fewer than 40 steps, a ratio above 1.012 counts by a higher power. Lines
+# of several steps have less noise, and as many lines as that leave less of the speed unseen than this share.
+_FEW, _HIDING, _UNSEEN = 40, 1.012, 0.03
 # Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
 # In few steps, a fall of more than this share may be a slow start that noise hides: its excess is at most as far as two
@@ -146,7 +147,7 @@ class Steady:
         if self.enough:
             ratio = min(self.slowest / self.fastest, _FAR_ENOUGH)
             far = gain = min(ratio**_RANGES * (1.0 + self.between / self.mean), _FAR_ENOUGH)
-            if self.judged < _FEW and ratio > _HIDING:
+            if self.judged < _FEW and self.unseen > _UNSEEN * self.mean and ratio > _HIDING:
                 gain = min(gain**_RANGES, _FAR_ENOUGH)
             if self.settled:
                 gain = min(gain, max(_GAIN, math.sqrt(self.mean / self.fastest)))

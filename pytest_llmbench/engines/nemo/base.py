@@ -16,6 +16,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.external import External, check_training, fill_argument
 from pytest_llmbench.engines.nemo import log as nemo
+from pytest_llmbench.engines.nemo.log import READER
 from pytest_llmbench.engines.overrides import (
     Arguments,
     Rules,
@@ -205,7 +206,7 @@ class Nemo(External):
     """See `base.Engine`. An engine adds its name, its options and its script."""
 
     proof = "the line `Trainer.fit` stopped: `max_steps=...` reached"
-    reader = nemo.READER
+    reader = READER
     statistics = _STATISTICS
     shapes = DENSE - {"model.query_key_norm"} | {"parallelism.context"}
     # Where NeMo 1's launcher sends what ranks print, under its results; NeMo's own files; the driver's.

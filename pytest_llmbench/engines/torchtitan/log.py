@@ -34,7 +34,7 @@ _COLOURS = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m", re.ASCII)
 _FIGURES = re.compile(r"\b(?:memory|tps|wps|mfu): {1,9}\S", re.ASCII)
 _MEMORY = re.compile(r"(-?\d{1,6}\.\d\d)GiB\((?:-?\d{1,4}\.\d\d|nan)%\)", re.ASCII)
 _RATE = re.compile(r"\d{1,3}(?:,\d{3})*", re.ASCII)
-_SHARE = re.compile(r"(\d{1,4}\.\d\d)%", re.ASCII)
+_SHARE = re.compile(r"(\d{1,6}\.\d\d)%", re.ASCII)
 
 _MESH = re.compile(r"\bBuilding device mesh with parallelism: ((?:[a-z_]{1,20}=\d{1,6}(?:, |\s*$))+)", re.ASCII)
 _OLD_MESH = re.compile(r"\bBuilding \d-D device mesh with [\[(](.{1,99}?)[\])], \[([\d, ]{1,60})\]", re.ASCII)
@@ -188,7 +188,9 @@ CLAIM_NEEDLES = (
 def read_claims(text: str) -> Iterator[items.Said | items.Printed]:
     """Yield the settings that a line prints."""
     if settings := [*in_json(text)] or ([*in_object(text)] if "Args(" in text else []):
-        yield from with_claims(settings, _MODEL)
+        # `dim` of a section in the shape of a model is another, as the one of `rope`.
+        sizes = _MODEL if (settings[0].indent or 0) <= 2 else {name: _MODEL[name] for name in _MODEL if name != "dim"}
+        yield from with_claims(settings, sizes)
     elif match := _BATCH.search(text):
         names: tuple[ClaimName, ...] = ("micro_batch_size", "global_batch_size", "sequence_length", "steps")
         yield from (items.Said(name, int(value)) for name, value in zip(names, match.groups(), strict=True))

@@ -38,7 +38,7 @@ def pool(
     if not runs:
         raise ValueError("no runs to pool: give at least one")
     count = len(runs)
-    mean = _mean([run.mean for run in runs])
+    mean = stats.fmean([run.mean for run in runs])
     differing = stats.variance([run.mean / mean for run in runs]) if count > 1 else 0.0
     total = freedom + count - 1
     deviation = math.sqrt((freedom * between_runs**2 + (count - 1) * differing) / total)
@@ -48,17 +48,17 @@ def pool(
     if math.isinf(within):
         lower = upper = 0.0
     else:
-        lower = _mean([run.reach - run.half_width for run in runs])
-        upper = _mean([run.high - run.mean - run.half_width for run in runs])
+        lower = stats.fmean([run.reach - run.half_width for run in runs])
+        upper = stats.fmean([run.high - run.mean - run.half_width for run in runs])
     together = Steady(
         low=mean * math.exp(-(lower + within) / mean),
         high=mean + upper + within,
         mean=mean,
-        mean_with_pauses=_mean([run.mean_with_pauses for run in runs]),
+        mean_with_pauses=stats.fmean([run.mean_with_pauses for run in runs]),
         left_out=max(run.left_out for run in runs),
         judged=sum(run.judged for run in runs),
         half_width=within,
-        slope=_mean([run.slope for run in runs]),
+        slope=stats.fmean([run.slope for run in runs]),
         drift=max(drifts, key=abs, default=None),
         settled=all(run.settled for run in runs),
         enough=all(run.enough for run in runs),
@@ -130,7 +130,3 @@ def _distance_and_reach(run: Steady, bound: float) -> tuple[float, float]:
 
 def _widening(runs: int, *, known: bool) -> float:
     return _ALONE if runs == 1 and not known else 1.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

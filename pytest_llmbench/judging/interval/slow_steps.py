@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 from operator import mul
-from statistics import NormalDist
+from statistics import NormalDist, fmean, median
 
 from pytest_llmbench.core.record.steady import Pauses
 from pytest_llmbench.judging.interval.spread import spread
@@ -18,6 +18,7 @@ _IN_A_ROW = 3
 _OF_ALL = 0.05
 # Slow steps at the very beginning are at most this share of all.
 _FIRST_OF_ALL = 0.25
+# The median absolute deviation of normally distributed values is their standard deviation divided by this.
 NORMAL_MAD = 1.4826
 
 _BATCH = 5
@@ -37,13 +38,13 @@ def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
         least_first: least number of slow steps at the beginning that count as a slow start.
     """
     ordered = sorted(seconds)
-    usual = _middle(ordered)
+    usual = median(ordered)
     nearer = SHARE * usual
     if ordered[-1] - usual <= nearer and usual - ordered[0] <= nearer:
         return Pauses(usual=usual)
     # Distances of sorted values fall and then rise, which Python sorts in linear time.
     away = sorted([abs(duration - usual) for duration in ordered])
-    limit = max(_DEVIATIONS * NORMAL_MAD * _middle(away), nearer)
+    limit = max(_DEVIATIONS * NORMAL_MAD * median(away), nearer)
     if away[-1] <= limit:
         return Pauses(usual=usual)
     at = tuple([position for position, duration in enumerate(seconds) if abs(duration - usual) > limit])
@@ -100,11 +101,6 @@ def further_pauses(seconds: Sequence[float], pauses: Pauses, start: int, alpha: 
     return (most - count) * longest
 
 
-def _middle(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
 def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
     """Return the number of steps at the beginning that are a slow start; 0 if they are like the rest.
 
@@ -120,13 +116,13 @@ def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
     if cut < 2:
         return 0
     start, rest = seconds[:cut], seconds[cut:]
-    level = sum(rest) / len(rest)
+    level = fmean(rest)
     error = spread([duration - level for duration in rest], 0.01).error
     third, half = max(1, cut // 3), max(1, cut // 2)
     # The errors are those of the difference of a mean over some steps from the mean of the rest.
-    slower = _mean(start) - level > _ERRORS * (error * math.sqrt(1 + len(rest) / cut))
-    begins = _mean(start[:third]) - level > _FIRST_ERRORS * (error * math.sqrt(1 + len(rest) / third))
-    first, second = _mean(start[:half]), _mean(start[half:])
+    slower = fmean(start) - level > _ERRORS * (error * math.sqrt(1 + len(rest) / cut))
+    begins = fmean(start[:third]) - level > _FIRST_ERRORS * (error * math.sqrt(1 + len(rest) / third))
+    first, second = fmean(start[:half]), fmean(start[half:])
     if not (slower and begins and first - second > second - level):
         return 0
     return min(cut + math.ceil(_FURTHER * cut), math.floor(_MOST * len(seconds)))
@@ -144,7 +140,3 @@ def _truncation(means: Sequence[float]) -> int:
         if error < best:
             best, cut = error, left_out
     return cut
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

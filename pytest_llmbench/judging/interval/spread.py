@@ -11,8 +11,8 @@ from pytest_llmbench.judging.interval.student import quantile
 # Few steps underestimate the correlation of neighbours, so it is raised, up to this limit.
 _MOST_CORRELATION = 0.97
 _FEW, _VERY_FEW = 40, 20
-# Least number of independent steps to assume, for few steps and for very few; and for any number of steps that are so
-# much alike that, by their correlation alone, the independent ones would be as few as the first of these.
+# Least number of independent steps to assume: of 40 steps or more, and of 20 or fewer. It is the third of these where
+# the correlation alone would leave 5 or fewer, and no longer counts from 10 on.
 _INDEPENDENT, _INDEPENDENT_OF_VERY_FEW, _INDEPENDENT_OF_ALIKE = 4.0, 2.8, 2.6
 _ALIKE, _UNLIKE = 5.0, 10.0
 # Correlations over two and three steps count from this many standard errors on, and show how fast they fade.

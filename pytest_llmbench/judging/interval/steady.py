@@ -34,9 +34,9 @@ _DRIFTS = 2.0
 _SETTLED = 0.01
 # The interval allows for a fall hidden by noise, as a share of what would count as a drift.
 _HIDDEN = 0.4
-# Noise that hides a fall of this share in fewer steps than these hides the beginning of a long warm-up. So do fewer
-# than 20 steps after a slow start.
-_HIDDEN_IN_NOISE, _NOISE = 3.0, ((40, 0.015), (60, 0.02))
+# Noise that hides a fall of this share in fewer steps or lines than these hides the beginning of a long warm-up. So do
+# fewer than 20 steps after a slow start. The first share is that of fewer than 40 steps.
+_NOISE_OF_VERY_FEW, _NOISE, _FEW, _HIDDEN_IN_NOISE = 0.015, 0.02, 60, 3.0
 _LEAST_FOR_A_LINE = 4
 # The last of this many parts is a level of its own if it differs from the rest by more than this many standard errors.
 _LATE, _DEVIATES = 4, 3.0
@@ -92,14 +92,12 @@ def steady_state(
     pauses = find_pauses(after, least_first=_STARTED if lines else 1)
     smooth = without_pauses(after, pauses)[pauses.first :]
     size = -(-len(smooth) // _MOST)
-    read = _means(smooth, size)
-    cut = slow_start(read, batch=1 if lines else _BATCH)
+    reduced = _means(smooth, size)
+    cut = slow_start(reduced, batch=1 if lines else _BATCH)
     start = pauses.first + cut * size
     judged = after[start:]
-    # One or two slow lines at the beginning may be due to a pause within them.
-    surely = not lines or cut > _BATCH
-    level, *others = _levels(read, cut, judged, pauses, alpha, surely=surely)
-    rest, usual = read[cut:], stats.fmean(read[cut:])
+    level, *others = _levels(reduced, cut, judged, pauses, alpha, steps_of_a_line)
+    rest, usual = reduced[cut:], stats.fmean(reduced[cut:])
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
     return Steady(
         low=min(reading.low for reading in (level, *others)),
@@ -132,19 +130,19 @@ def unseen(steps: int, away: float = math.inf) -> float:
     return max(seen, _LEVELS * math.exp(min((_SHORT - steps) / _FADES_ALIKE, 0.0)))
 
 
-def _unseen(read: Sequence[float], judged: int, line: int, fall: float) -> float:
+def _unseen(reduced: Sequence[float], judged: int, line: int, fall: float) -> float:
     """Share of `unseen`, from the steps themselves or their means; `line` is the number of steps in each entry."""
-    middle = stats.median(read)
-    deviation = NORMAL_MAD * stats.median([abs(duration - middle) for duration in read])
+    middle = stats.median(reduced)
+    deviation = NORMAL_MAD * stats.median([abs(duration - middle) for duration in reduced])
     furthest = _HIDES * deviation
-    sums = [0.0, *accumulate(duration - middle for duration in read)]
+    sums = [0.0, *accumulate(duration - middle for duration in reduced)]
     for count in _NEIGHBOURS:
         away = max((abs(end - begin) for begin, end in zip(sums, sums[count:], strict=False)), default=0.0) / count
         if away > _ANOTHER * deviation / math.sqrt(count):
             furthest = max(furthest, away)
     few = max(1 - judged * line / _VERY_SHORT, 0.0)
     # A fall is not noise: the interval itself contains it.
-    noise = math.sqrt(max(stats.pvariance(read) / middle**2 - fall**2 / 12, 0.0)) if few else 0.0
+    noise = math.sqrt(max(stats.pvariance(reduced) / middle**2 - fall**2 / 12, 0.0)) if few else 0.0
     noise = few * _TIMES_NOISE * max(noise - _NOISY, 0.0)
     return min(unseen(judged * line, line * furthest / middle) + noise, 2 * _LEVELS)
 
@@ -158,8 +156,8 @@ class _Level(NamedTuple):
     """Mean of some steps, with the parts of its uncertainty, in seconds.
 
     `steps` is their number, `width` the half width of the interval, `lean` its further reach to one side, `change` that
-    of a line through the steps, `chance` the largest change that noise alone explains, and `falls` by how much the
-    steps may still become faster, hidden by noise.
+    of a line through the steps, `chance` the largest change that noise alone explains, and `hidden_fall` by how much
+    the steps may still become faster, hidden by noise.
     """
 
     steps: int
@@ -168,7 +166,7 @@ class _Level(NamedTuple):
     lean: float = 0.0
     change: float = 0.0
     chance: float = 0.0
-    falls: float = 0.0
+    hidden_fall: float = 0.0
 
     @property
     def slope(self) -> float:
@@ -181,7 +179,7 @@ class _Level(NamedTuple):
     @property
     def low(self) -> float:
         # A logarithm keeps the end of a duration above 0, however much the steps scatter.
-        reach = max(self._drifted, self.falls / 2) + self.width - min(self.lean, 0.0)
+        reach = max(self._drifted, self.hidden_fall / 2) + self.width - min(self.lean, 0.0)
         return self.mean * math.exp(-reach / self.mean)
 
     @property
@@ -194,26 +192,28 @@ class _Level(NamedTuple):
 
 
 def _levels(
-    read: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float, *, surely: bool
+    reduced: Sequence[float], cut: int, judged: Sequence[float], pauses: Pauses, alpha: float, line: int
 ) -> tuple[_Level, ...]:
     """The level of the judged steps, then the levels of other plausible readings of the same steps.
 
-    `read` are the steps without pauses, of which the first `cut` are a slow start; `surely` is False if they may be a
-    pause instead.
+    `reduced` are the steps without pauses, of which the first `cut` are a slow start; `line` is the number of steps
+    in each entry.
     """
     batches = next(count for least, count in _BATCHES if len(judged) >= least)
-    level = _level(read[cut:], alpha, batches=batches, started=cut > 0)
+    level = _level(reduced[cut:], alpha, batches=batches, line=line, started=cut > 0)
     others = []
     if cut:
-        uncut = _level(read, alpha, batches=batches)
+        uncut = _level(reduced, alpha, batches=batches, line=line)
         # Unlike in a drift, the rest falls more slowly than a line through all steps by more than chance.
         levels_off = level.change / level.steps - uncut.change / uncut.steps > level.chance / level.steps
-        middle = (sum(read[:cut]) / cut + level.mean) / 2
-        returns = max(_means(read[cut:], min(_BATCH, level.steps))) > middle
-        others = [] if surely and levels_off and not returns else [uncut]
+        middle = (sum(reduced[:cut]) / cut + level.mean) / 2
+        returns = max(_means(reduced[cut:], min(_BATCH, level.steps))) > middle
+        # One or two slow lines at the beginning may be due to a pause within them.
+        may_be_pause = line >= STEPS_OF_A_LINE and cut <= _BATCH
+        others = [uncut] if may_be_pause or returns or not levels_off else []
     last = level.steps // _LATE
     if last >= _BATCH:
-        late = sum(read[-last:]) / last
+        late = sum(reduced[-last:]) / last
         apart = (late - level.mean) / (1 - 1 / _LATE)
         if abs(apart) > _DEVIATES * level.chance / (_DRIFTS * math.sqrt(12)) * _LATE / math.sqrt(_LATE - 1):
             others.append(_Level(last, late, level.width * math.sqrt(_LATE)))
@@ -226,26 +226,26 @@ def _levels(
     return (level, *others, _level(_means(judged, -(-len(judged) // _MOST)), alpha, batches=batches))
 
 
-def _level(steps: Sequence[float], alpha: float, *, batches: int, started: bool = False) -> _Level:
+def _level(steps: Sequence[float], alpha: float, *, batches: int, line: int = 1, started: bool = False) -> _Level:
     m, mean = len(steps), sum(steps) / len(steps)
     if m < _LEAST_FOR_A_LINE:
         return _Level(m, mean, math.inf)
     centred = [duration - mean for duration in steps]
     times = _times(m)
     slope = sum(map(mul, times, centred)) / (m * (m * m - 1) / 12)
-    line = spread(
+    sloped = spread(
         [duration - slope * time for duration, time in zip(centred, times, strict=True)],
         alpha,
         fitted=2,
         batches=batches,
     )
-    change, chance = slope * m, _DRIFTS * math.sqrt(12) * line.error
-    around = line if abs(change) > chance else spread(centred, alpha, batches=batches)
+    change, chance = slope * m, _DRIFTS * math.sqrt(12) * sloped.error
+    around = sloped if abs(change) > chance else spread(centred, alpha, batches=batches)
     # Noise may hide the end of a slow start.
-    loud = m < LEAST if started else any(m < few and chance > share * mean for few, share in _NOISE)
+    noise = _NOISE_OF_VERY_FEW if m * line < _VERY_SHORT else _NOISE
+    loud = m * line < LEAST if started else m < _FEW and chance > noise * mean
     hidden = _HIDDEN_IN_NOISE if loud else 1.0 if started else _HIDDEN
-    falls = max(0.0, hidden * chance - change)
-    return _Level(m, mean, around.half_width, around.lean, change, chance, falls)
+    return _Level(m, mean, around.half_width, around.lean, change, chance, max(0.0, hidden * chance - change))
 
 
 @lru_cache(maxsize=64)

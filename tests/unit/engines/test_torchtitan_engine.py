@@ -13,9 +13,9 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge
 from pytest_llmbench.engines.base import Place, Script, get_engine, problems_of
 from pytest_llmbench.engines.torchtitan.engine import ENGINE
-from pytest_llmbench.engines.torchtitan.log import READER, reader
+from pytest_llmbench.engines.torchtitan.log import READER, read_claims, reader
 from pytest_llmbench.judging.sanity import first_problem
-from pytest_llmbench.readers.items import Pause, StepLine, Unreadable
+from pytest_llmbench.readers.items import Pause, Said, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log
 from tests.conftest import known
 from tests.support.samples import sample
@@ -83,8 +83,9 @@ def test_what_it_cannot_do_is_refused(changes: dict[str, Any], reason: str) -> N
         (TITAN + STEP.replace("30.99GiB(32.62%)", "-0.00GiB(nan%)"), {"memory_gib": 0.0}),
         (TITAN + STEP.replace("loss", "[32mloss").replace("step", "[31mstep"), {"mfu": 41.19}),
         (STEP, {"tps": 7034.0}),
+        (STEP.replace("41.19%", "15131.59%"), {"mfu": 15131.59}),
     ],
-    ids=["2024", "typing error", "2025", "8 bits", "no GPU", "colours without escape", "bare"],
+    ids=["2024", "typing error", "2025", "8 bits", "no GPU", "colours without escape", "bare", "wrong FLOPs"],
 )  # fmt: skip
 def test_a_step_is_read_in_every_version(text: str, numbers: dict[str, float]) -> None:
     (step,) = reader()(text)
@@ -109,6 +110,13 @@ def test_a_step_is_read_in_every_version(text: str, numbers: dict[str, float]) -
 def test_a_damaged_step_is_no_step(text: str, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         list(reader()(text))
+
+
+def test_a_size_within_the_model_is_not_the_models() -> None:
+    """Versions of 2026 print the dimension of rotary positions under the name of the hidden size."""
+    lines = ('  "dim": 768,', '  "rope": {', '    "dim": 64,', '        "n_heads": 12,')
+    claims = [item for line in lines for item in read_claims(line) if isinstance(item, Said)]
+    assert claims == [Said("hidden_size", 768), Said("attention_heads", 12)]
 
 
 def test_evaluations_and_checkpoints_are_pauses() -> None:

@@ -21,7 +21,7 @@ def rows(evidence: Evidence) -> dict[str, Any]:
 
 
 def page(evidence: Evidence) -> str:
-    return make_certificate(read_session(evidence.folder))
+    return make_certificate(read_session(evidence.folder), "ab12")
 
 
 def test_each_clause_has_its_number_and_the_hash_of_its_record(evidence: Evidence) -> None:
@@ -35,6 +35,9 @@ def test_each_clause_has_its_number_and_the_hash_of_its_record(evidence: Evidenc
     assert found["3.1"].measured.startswith("23.54 GiB")
     assert page(evidence).count(": met</h2>") == 3
     shown = page(evidence)
+    assert "<code>ab12</code>" in shown
+    assert [shown.count(f"<strong>{party}</strong>") for party in ("Supplier", "Buyer")] == [1, 1]
+    assert shown.count(f"<small>on {', '.join(fast.hosts)}</small>") == 3
     for words in ("1 layers, hidden size 32, 2 heads, 128 words", "8 sequences of 32 tokens, 2 at a time", "fp32",
                   "24 of 24, judged from step 3"):  # fmt: skip
         assert f"<td>{words}</td>" in shown
