@@ -54,9 +54,15 @@ class InconclusiveError(LLMBenchError):
     """A measurement that is too close to a threshold to decide."""
 
 
+# Names in an error; more of them hide its sentence.
+_SHOWN = 36
+
+
 def unknown(what: str, given: object, legal: Iterable[str]) -> str:
-    """Report that `given` is not a known `what`, list the legal ones, and guess the intended one."""
+    """Report that `given` is not a known `what`, list the legal ones (of many the closest), guess the intended."""
     names = sorted(legal)
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"unknown {what} {str(given)!r}{hint}; legal: {', '.join(names) or 'none'}"
+    shown = names if len(names) <= _SHOWN else difflib.get_close_matches(str(given), names, n=_SHOWN // 3, cutoff=0.0)
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return f"unknown {what} {str(given)!r}{hint}; legal: {', '.join(shown) or 'none'}{more}"

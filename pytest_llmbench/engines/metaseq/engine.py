@@ -246,7 +246,7 @@ def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Ma
 
 def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
     optimizer = recipe.optimizer
-    copies = topology.world_size // recipe.parallelism.model_parallel_size
+    copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
     return values_of(recipe, _FIELDS, {
         "update-freq": recipe.samples_per_step // (copies * recipe.micro_batch_size),
         "adam-betas": str(tuple(optimizer.betas)),

@@ -209,8 +209,10 @@ class Outside:
 
 
 def outside(e: Evidence) -> Outside | None:
-    """The time outside of steps; None if the steps' durations are the only times."""
+    """The time outside of steps; None if no step has a duration, or the steps' durations are the only times."""
     seconds, ranks = seconds_of(e.series.steps), [info for info in e.series.ranks if info.steps is not None]
+    if not seconds:
+        return None
     begins = [info.steps.began for info in ranks if info.steps]
     ends = [info.finished for info in ranks if info.finished is not None]
     launched, began = e.origin.launched, min(begins, default=0.0)

@@ -212,6 +212,14 @@ def test_a_published_rate_passes_and_six_percent_less_fails(name: str, gpu: str,
     assert Quantity(0.94 * rate, "tokens/s/gpu") not in bound
 
 
+@pytest.mark.parametrize(
+    "topology", [Topology(nodes=n, gpus_per_node=g) for n, g in ((1, 0), (1, 1), (1, 3), (5, 7))], ids=str
+)
+def test_whatever_the_number_of_ranks_a_recipe_runs_or_says_why_not(topology: Topology) -> None:
+    for recipe in (*shipped_recipes().values(), *shipped_recipes("smoke").values()):
+        assert all(problems_of(get_engine(recipe.engine), recipe.on(topology), topology))
+
+
 def test_experts_are_whole_on_their_ranks() -> None:
     """Qwen3 235B on 256 H100 has 8 stages of 32 ranks, each with four whole experts of a layer."""
     recipe = shipped_recipes()["qwen3_235b_a22b_fp8_h100"]

@@ -1,4 +1,4 @@
-"""Patches that metaseq of 2023 needs in Python 3.11 with omegaconf 2.3 and without compiled CUDA kernels.
+"""Patches that metaseq of 2023 needs in Python 3.11 or later with omegaconf 2.3, and without compiled CUDA kernels.
 
 Python imports a module of this name first, so PYTHONPATH has this folder in metaseq's environment. Nothing of metaseq
 is changed: what it expects of others is put back.
@@ -7,7 +7,7 @@ is changed: what it expects of others is put back.
   dataclasses, and had them before Python looked at hashes.
 * metaseq sets omegaconf's `is_primitive_type` for a while, so that a configuration may hold an `argparse.Namespace`.
   The function has had another name since omegaconf 2.1.
-* It imports two softmax kernels that nvcc compiles. Here PyTorch does what they do.
+* It imports two softmax kernels that nvcc compiles. Where they are not compiled, PyTorch does what they do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -61,6 +62,8 @@ def _prepare() -> None:
 
     _utils.__class__ = _Primitive
     for name, mask in (("scaled_masked_softmax_cuda", _given), ("scaled_upper_triang_masked_softmax_cuda", _causal)):
+        if any(file for path in sys.path for file in Path(path, *_KERNELS.split(".")).glob(f"{name}.*.so")):
+            continue
         module = ModuleType(f"{_KERNELS}.{name}")
         module.forward, module.backward = _softmax(mask), _gradient  # type: ignore[attr-defined]
         sys.modules[module.__name__] = module
