@@ -1,22 +1,16 @@
 """Judges a session again from its records and logs, and checks the files that are derived from these."""
 
 import datetime as dt
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import Any, NoReturn, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, Probe, Site, get_check
-from pytest_llmbench.core.errors import ConfigError, InconclusiveError, LLMBenchError
-from pytest_llmbench.core.plain import read_json
+from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.recipe.topology import Places
-from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import Judgement, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
@@ -29,13 +23,6 @@ from pytest_llmbench.reporting.ci import case_properties
 from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
-# Checks of these families ask the nodes, and look at nothing else. Those of other packages may do anything.
-_FAMILIES = {"host", "compute", "collectives", "network"}
-_OURS = "pytest_llmbench.checks."
-
-
-class CheckNotKeptError(Exception):
-    """The report of a check needs more than the bundle has; the message names it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,99 +143,7 @@ def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Re
     return Rejudged()
 
 
-@dataclass
-class RecordedFleet:
-    """The answers of a session's probes instead of its nodes. See `checks.base.Fleet`.
-
-    `steps` is the folder of the check's probes, `checks` that of all checks, whose probes it may share.
-    """
-
-    site: Site
-    hosts: tuple[str, ...]
-    _: KW_ONLY
-    steps: Path
-    checks: Path
-    _count: int = 0
-
-    @property
-    def folder(self) -> NoReturn:
-        """Raise CheckNotKeptError: a check that looks at its folder looks at more than answers."""
-        raise CheckNotKeptError("it looks at files of the nodes")
-
-    def run(self, probes: Sequence[Probe]) -> list[list[Answer]]:
-        """Read the answers of probes, in the order of asking. Raises CheckNotKeptError: one has not answered."""
-        answers = []
-        for probe in probes:
-            self._count += 1
-            answers.append(self._answers(self.steps / f"{self._count:03d}-{probe.name}", probe))
-        return answers
-
-    def once(self, probe: Probe) -> list[Answer]:
-        """Read the answers of a probe of this or an earlier check. Raises CheckNotKeptError: it has not answered."""
-        if (self.steps / f"{self._count + 1:03d}-{probe.name}").is_dir():
-            return self.run([probe])[0]
-        for place in sorted(self.checks.glob(f"*/{layout.STEPS}/*-{probe.name}")):
-            task = _read_object(place / layout.TASK)
-            if (task.get("entry"), task.get("config")) == (probe.entry, json.loads(json.dumps(probe.config))):
-                return self._answers(place, probe)
-        raise CheckNotKeptError(f"the answers of its probe {probe.name} are not in the bundle")
-
-    def _answers(self, folder: Path, probe: Probe) -> list[Answer]:
-        answers, per_node = [], probe.ranks_per_node
-        hosts = [host for host in self.hosts if probe.hosts is None or host in probe.hosts]
-        for rank in range(len(hosts) * per_node):
-            kept = _read_object(layout.answer(folder, rank))
-            host = str(kept.get("host", hosts[rank // per_node]))
-            answers.append(
-                Answer(host=host, rank=rank, local_rank=rank % per_node, data=kept.get("data"), why=kept.get("why"))
-            )
-        return answers
-
-
-def judge_check_again(record: HealthRecord, session: RecordedSession) -> Report:
-    """Judge a check by the answers in its folder.
-
-    Raises CheckNotKeptError if it cannot be judged by answers alone, and LLMBenchError if the check refuses them.
-    """
-    kept, report = session.system, record.report
-    if report.problem is not None or report.skip is not None or report.skipped:
-        raise CheckNotKeptError(f"it was not made, or not everywhere: {report.problem or report.skip or 'gated'}")
-    if kept is None or not kept.bare:
-        raise CheckNotKeptError("its system sets variables or environments, which are not kept")
-    try:
-        check = get_check(record.check)
-    except ConfigError as error:
-        raise CheckNotKeptError(f"the check cannot be used here: {error}") from error
-    if record.family not in _FAMILIES or not type(check).__module__.startswith(_OURS):
-        raise CheckNotKeptError("it looks at more than the answers of its probes")
-    system, gpu, checks = kept.system, kept.system.gpu, session.folder / layout.FOLDERS["check"]
-    site = Site(
-        system=system.name, nodes=kept.nodes or 1, gpus_per_node=record.gpus_per_node,
-        cpu_ranks_per_node=system.cpu_ranks_per_node, gpu_model=gpu.model if gpu else None,
-        gpu_memory_gib=gpu.memory_gib if gpu else None, peak_tflops={**gpu.peak_tflops} if gpu else {},
-        network=system.network, scale=kept.scale, slurm=record.cluster == "slurm", selected=session.plan.checks,
-        places=_kept_places(report.evidence.get("places")),
-    )  # fmt: skip
-    fleet = RecordedFleet(site, record.hosts, steps=checks / record.check / layout.STEPS, checks=checks)
-    return check.run(cast("Fleet", fleet), system.validation.get(record.check, CheckSettings()))
-
-
-def _kept_places(levels: Any) -> Places:
-    """Racks and switches by the evidence of the check, the only place that has them afterwards."""
-    groups = [*levels.values()] if isinstance(levels, dict) else [None]
-    known = all(isinstance(group, dict) and all(isinstance(name, str) for name in group.values()) for group in groups)
-    return Places(levels) if known else Places()
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckNotKeptError(f"an answer of its probes is not there, or cannot be read: {path.name}") from error
-    return content if isinstance(content, dict) else {}
-
-
-def differences_of_report(session: RecordedSession) -> Iterator[str]:
+def differences_of_junit(session: RecordedSession) -> Iterator[str]:
     """Yield how the JUnit report differs from the verdicts in the records: each test has to be in both, alike."""
     kept: dict[str, set[str]] = {}
     for record in session.records:

@@ -13,8 +13,7 @@ from pytest_llmbench.cluster.system import SYSTEMS, System, load_system
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Judgement, RunOutcome, RunRecord, Verdict
-from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.evidence.archive import BundleError
@@ -22,22 +21,18 @@ from pytest_llmbench.evidence.bundle import MOST_BYTES, OpenedBundle, open_bundl
 from pytest_llmbench.evidence.certificate import bounded_readings, make_certificate
 from pytest_llmbench.evidence.contents import CERTIFICATE, MADE_AGAIN
 from pytest_llmbench.evidence.recheck import (
-    CheckNotKeptError,
     Rejudged,
     differences_of_derived,
-    differences_of_report,
-    judge_check_again,
+    differences_of_junit,
     judge_test_again,
 )
 from pytest_llmbench.evidence.recorded import RecordedSession, make_predicate, read_session
-from pytest_llmbench.judging.recount import count_numbers, differences
+from pytest_llmbench.judging.recount import count_numbers
 from pytest_llmbench.session.agreement import Agreement
 from pytest_llmbench.session.law import Law
-from pytest_llmbench.session.replay import as_replayed, recount
+from pytest_llmbench.session.nodes.answers import CheckNotKeptError, differences_of_report, judge_check_again
+from pytest_llmbench.session.replay import OF_LOGS, as_replayed, differences_of_record, recount
 
-# Fields of a run's record, and of a check's report, that follow from the logs and the answers of probes.
-_OF_RUN = sorted(RunOutcome.model_fields.keys() - {"provenance", "cut_off", "early", "problem"})
-_OF_CHECK = ("findings", "readings", "unjudged", "unbounded")
 _LONGEST = 300
 # The prefix of a verdict's name if it compares with earlier sessions.
 _OF_HISTORY = "history::"
@@ -121,7 +116,7 @@ def _verify(bundle: OpenedBundle, law: Law | None) -> Verification:
     )
     _verify_verdicts(session, _verify_runs(session, bundle, outcome, law), outcome)
     _verify_checks(session, outcome)
-    for differences_of in (differences_of_report, differences_of_derived):
+    for differences_of in (differences_of_junit, differences_of_derived):
         outcome.differences += differences_of(session)
     outcome.differences += _differences_of_bundle(session, bundle)
     return outcome
@@ -148,20 +143,12 @@ def _verify_runs(
         recounted = recount(record.recipe, replayed, system)
         again[key] = record.model_copy(update=dict(recounted.outcome))
         outcome.runs += 1
-        outcome.numbers += count_numbers(again[key].model_dump(include=set(_OF_RUN)))
+        outcome.numbers += count_numbers(again[key].model_dump(include=set(OF_LOGS)))
         problem, seen = record.problem, recounted.problem
-        if problem is None and seen is not None:
-            outcome.differences.append(
-                f"run {key}: the record says that it can be judged, the log says {seen.kind}: {harmless(seen.message)}"
-            )
-        else:
-            for name in (name for name in _OF_RUN if name in record.model_fields_set):
-                outcome.differences += differences(
-                    f"run {key}: {name}", getattr(record, name), getattr(again[key], name)
-                )
         if problem is not None and (seen is None or seen.kind != problem.kind):
             outcome.taken.append(f"run {key}: its problem, {problem.kind}: {problem.message}")
-        outcome.differences += [f"run {key}: {text}" for text in agreement.objections(record)]
+        unlike = [*differences_of_record(record, recounted), *agreement.objections(record)]
+        outcome.differences += [f"run {key}: {text}" for text in unlike]
         if law is not None:
             wrong, note = (tell(record.recipe, replayed.topology) for tell in (law.wrong_work, law.note))
             outcome.differences += [f"run {key}: wrong_work: {wrong}"] if wrong else []
@@ -215,7 +202,7 @@ def _verify_checks(session: RecordedSession, outcome: Verification) -> None:
         outcome.differences += _differences_of_check(record, session)
         outcome.differences += [f"{name}: {text}" for text in agreement.objections(record)]
         try:
-            report = judge_check_again(record, session)
+            report = judge_check_again(record, agreement)
         except CheckNotKeptError as error:
             outcome.taken.append(f"{name}: what was found and measured: {error}")
         except LLMBenchError as error:
@@ -223,8 +210,7 @@ def _verify_checks(session: RecordedSession, outcome: Verification) -> None:
         else:
             outcome.checks += 1
             outcome.numbers += count_numbers(report.model_dump(include={"readings"}))
-            for key in (key for key in _OF_CHECK if key in record.report.model_fields_set):
-                outcome.differences += differences(f"{name}: {key}", getattr(record.report, key), getattr(report, key))
+            outcome.differences += [f"{name}: {text}" for text in differences_of_report(record, report)]
 
 
 def _differences_of_check(record: HealthRecord, session: RecordedSession) -> Iterator[str]:

@@ -11,6 +11,9 @@ from pytest_llmbench.judging.flops import all_layers, parameters, parameters_of_
 GIB = 2.0**30
 # An estimate above this share of a GPU's memory gets a warning: against what was measured on H200 it errs by up to 8 %.
 FULL = 0.9
+# An estimate of so many times the memory is refused, of ranks of our own: the largest error against a measurement was a
+# quarter. A framework may recompute by itself.
+HOPELESS = 2.0
 # On H200, the driver and the buffers of NCCL took 1.7 GB in addition to all tensors.
 _BESIDE = 2 * GIB
 # Micro batches of more tokens make a layer's products no faster.

@@ -21,8 +21,8 @@ from pytest_llmbench.judging.statistics import Measurement, judged_steps
 
 # Mathematical functions of another machine may round the last digit differently.
 _TOLERANCE = 1e-9
-# The wording of a rule depends on the version that wrote it.
-_NOT_COMPARED = {"rule"}
+# Fields whose words depend on the version that wrote them.
+_WORDS = {"rule"}
 
 
 def measurement_of(
@@ -57,29 +57,27 @@ def measurement_of_record(record: RunRecord) -> Measurement:
     return measurement_of(record.recipe, series, gpus=record.gpus, early=record.early)
 
 
-def differences(where: str, kept: Any, computed: Any) -> Iterator[str]:
+def differences(where: str, kept: Any, computed: Any, *, words: bool = False) -> Iterator[str]:
     """Yield how a kept value of a record, of any type, differs from the one computed again from the logs, part by part.
 
-    `where` names the value in the messages.
+    `where` names the value in the messages; with `words`, the same version is known to have written it.
     """
     if isinstance(kept, list | tuple) and isinstance(computed, list | tuple):
         if len(kept) != len(computed):
             yield f"{where}: the record has {len(kept)} of them, the log {len(computed)}"
         for number, (one, other) in enumerate(zip(kept, computed, strict=False), 1):
-            yield from differences(f"{where}[{number}]", one, other)
+            yield from differences(f"{where}[{number}]", one, other, words=words)
         return
     parts, others = _parts(kept), _parts(computed)
     if parts is None or others is None:
         if not same(kept, computed):
             yield _difference(where, kept, computed)
         return
-    # The version that wrote the record may have had fewer fields.
-    names = sorted(kept.model_fields_set) if isinstance(kept, BaseModel) else sorted(parts.keys() | others.keys())
-    for name in names:
-        if name in _NOT_COMPARED and isinstance(kept, BaseModel):
+    for name in sorted(_written(kept) or {*parts, *others}):
+        if name in _WORDS and isinstance(kept, BaseModel) and not words:
             continue
         if name in parts and name in others:
-            yield from differences(f"{where}.{name}", parts[name], others[name])
+            yield from differences(f"{where}.{name}", parts[name], others[name], words=words)
         else:
             yield _difference(f"{where}.{name}", parts.get(name, "nothing"), others.get(name, "nothing"))
 
@@ -88,7 +86,9 @@ def same(kept: Any, computed: Any, tolerance: float = _TOLERANCE) -> bool:
     """True if two plain values are equal, apart from a share `tolerance` of a number and from redacted secrets."""
     if isinstance(kept, bool) or isinstance(computed, bool) or kept is None or computed is None:
         return kept is computed
-    if isinstance(kept, int | float) and isinstance(computed, int | float):
+    if isinstance(kept, float) or isinstance(computed, float):
+        if not isinstance(kept, int | float) or not isinstance(computed, int | float):
+            return False
         close = math.isclose(kept, computed, rel_tol=tolerance, abs_tol=0.0)
         return close or (math.isnan(kept) and math.isnan(computed))
     if isinstance(kept, str) and isinstance(computed, str):
@@ -113,6 +113,14 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return value if isinstance(value, Mapping) else None
+
+
+def _written(kept: Any) -> set[str]:
+    """The fields that a record has; the version that wrote it may have had fewer, which are at their defaults here."""
+    if isinstance(kept, BaseModel):
+        return kept.model_fields_set
+    of_class = fields(kept) if is_dataclass(kept) else ()
+    return {field.name for field in of_class if getattr(kept, field.name) != field.default}
 
 
 def _difference(where: str, kept: Any, computed: Any) -> str:

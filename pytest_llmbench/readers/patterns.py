@@ -76,7 +76,7 @@ _MAY_BE_HARMLESS = re.compile(
     r"| (?:executing|code|in|while|when|from|on|during|read|load|writ)))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
 )
-# What such words are about was survived, or is none.
+# The run survived what such words are about, or nothing happened.
 _HEDGED = re.compile(
     r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*|instead"
     r"|disabl\w+|deprecat\w+|optional\w*|may|might|if|will (?:be|use|not|result)|start\w* from|dlerror|installed"

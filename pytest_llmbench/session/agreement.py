@@ -3,7 +3,9 @@
 Logs are left to `replay`, which computes the record again; everything else is compared here.
 """
 
+import datetime as dt
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -15,10 +17,12 @@ from pydantic import ValidationError
 from pytest_llmbench.cluster.runs import Plan, RunSpec
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.files import read_regular
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import JobTraces, Judgement, Record, RunRecord, SessionVerdicts
 from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.contradictions import contradictions
@@ -29,9 +33,19 @@ from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
 T = TypeVar("T")
+# Values of a record that nothing else in its session's folder has, and why. The report of a check is one where answers
+# alone do not give it, as of checks that look at files (`CheckNotKeptError`).
+UNCHECKED: Mapping[str, str] = {
+    "made_by.user": "a login name for people",
+    "token": "of a check: its jobs have it as a comment",
+    "gpus_per_node": "of a check: as the command line or the system's file asked",
+}
 # The record is concluded, from all logs, between the end of a run and its line of the journal; clocks may be set.
 _CONCLUDED_S = 600.0
-_OF_VERDICT = ("verdict", "statistic", "value", "unit", "low", "high", "threshold", "reference")
+# Of a run's verdict: the number with its unit, and the numbers of its threshold; both are compared within the record.
+_AS_TEXT = {"measured", "at_least", "at_most"}
+# Times as text are cut off after milliseconds.
+_MS = 0.0011
 _DECIDED = ("planned", "look", "looks", "alpha", "decided")
 
 
@@ -46,7 +60,7 @@ class Agreement:
     """Compares the records of one session with its other files, each of which is read once."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def objections(self, record: Record) -> list[str]:
         """Each contradiction of a record of a run with itself, and of any record with another file, which is named."""
@@ -56,34 +70,38 @@ class Agreement:
         return own
 
     @cached_property
-    def _plan(self) -> Plan | None:
+    def plan(self) -> Plan | None:
         """The plan; None for a folder of records alone, and for one whose damage its readers report."""
-        return _read_or_none(lambda: read_plan(self._folder))
+        return _read_or_none(lambda: read_plan(self.folder))
 
     @cached_property
     def _runs(self) -> Mapping[str, RunSpec]:
-        return {run.key: run for run in self._plan.runs} if self._plan is not None else {}
+        return {run.key: run for run in self.plan.runs} if self.plan is not None else {}
 
     @cached_property
-    def _system(self) -> KeptSystem | None:
-        return _read_or_none(lambda: KeptSystem.read(self._folder / layout.SYSTEM))
+    def kept(self) -> KeptSystem | None:
+        """The system as far as the session kept it; None where it did not."""
+        return _read_or_none(lambda: KeptSystem.read(self.folder / layout.SYSTEM))
 
     @cached_property
     def _events(self) -> tuple[JournalEvent, ...] | None:
-        return _read_or_none(lambda: read_events(self._folder))
+        return _read_or_none(lambda: read_events(self.folder))
 
     @cached_property
-    def _verdicts(self) -> Mapping[str, Mapping[str, Any]]:
-        verdicts = _read_or_none(lambda: SessionVerdicts.read(self._folder / layout.VERDICTS))
-        return {str(row.get("test")): row for row in verdicts.tests} if verdicts is not None else {}
+    def _verdicts(self) -> SessionVerdicts | None:
+        return _read_or_none(lambda: SessionVerdicts.read(self.folder / layout.VERDICTS))
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Mapping[str, Any]]:
+        return {str(row.get("test")): row for row in self._verdicts.tests} if self._verdicts is not None else {}
 
     @cached_property
     def _live(self) -> LiveSnapshot | None:
-        return _read_or_none(lambda: read_snapshot(self._folder))
+        return _read_or_none(lambda: read_snapshot(self.folder))
 
     def _judged(self, record: Record) -> list[Judgement]:
         """The verdicts of tests of the plan: groups of nodes and the history have verdicts of their own."""
-        declared = {test.test for test in self._plan.tests} if self._plan is not None else set()
+        declared = {test.test for test in self.plan.tests} if self.plan is not None else set()
         return [judgement for judgement in record.judgements if judgement.test in declared]
 
     def _of_itself(self, record: RunRecord) -> Iterator[str]:
@@ -91,11 +109,11 @@ class Agreement:
             yield f"the record contradicts itself: {text}"
 
     def _of_system(self, record: Record) -> Iterator[str]:
-        if self._system is not None and (name := self._system.system.name) != record.system:
+        if self.kept is not None and (name := self.kept.system.name) != record.system:
             yield f"{layout.SYSTEM}: its system is {name}, in the record {record.system}"
 
     def _of_plan(self, record: RunRecord) -> Iterator[str]:
-        if self._plan is None:
+        if self.plan is None:
             return
         planned = self._runs.get(record.key)
         if planned is None:
@@ -111,15 +129,14 @@ class Agreement:
         asked = planned.early or (planned.replayed and planned.replayed.early)
         if record.early is not None and asked is None:
             yield f"{layout.PLAN}: no early verdict was asked for, and the record has one at step {record.early.look}"
-        if planned.repeat != record.repeat:
-            yield f"{layout.PLAN}: it is run {planned.repeat} of its series, in the record run {record.repeat}"
+        yield from _compare(layout.PLAN, {"repeat": planned.repeat, "look": planned.look}, dict(record))
 
     def _of_metrics(self, record: RunRecord) -> Iterator[str]:
         """Compare the numbers of verdicts with the run's own, where it is judged alone."""
-        runs = self._folder / layout.FOLDERS["run"]
-        if self._plan is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
+        runs = self.folder / layout.FOLDERS["run"]
+        if self.plan is None or any(path.name.startswith(f"{record.key}-repeat") for path in runs.glob("*")):
             return
-        alone = {test.test for test in self._plan.tests if test.run == record.key and test.repeats == 1}
+        alone = {test.test for test in self.plan.tests if test.run == record.key and test.repeats == 1}
         for judgement in self._judged(record):
             metric = record.metrics.get(judgement.statistic or "")
             if metric is None or judgement.value is None or judgement.unit != metric.unit:
@@ -135,7 +152,7 @@ class Agreement:
             return  # as of a replay
         own = [event for event in events if event.name == record.name]
         finished, ended = [event for event in own if event.event == "finished"], record.timings.ended
-        path = self._folder / record.within_session
+        path = self.folder / record.within_session
         if not path.is_file():
             yield f"{layout.RECORD}: it is not in the folder of the {record.about} {record.name}, which it is of"
             return
@@ -160,28 +177,67 @@ class Agreement:
             if (kept := verdicts.get(judgement.test, "no verdict")) != judgement.verdict:
                 yield f"{layout.JOURNAL}: it has {kept} for {judgement.test}, the record {judgement.verdict}"
 
-    def _of_live(self, record: RunRecord) -> Iterator[str]:
-        live = self._live
-        task = next((task for task in live.runs if task.name == record.key), None) if live is not None else None
+    def _of_live(self, record: Record) -> Iterator[str]:
+        live, own = self._live, (record.about, record.name)
+        task = next((task for task in live.tasks if (task.about, task.name) == own), None) if live is not None else None
         if live is None or live.exit_code is None or task is None or task.state not in {"ended", "judged"}:
             return
-        verdict = worst(judgement.verdict for judgement in self._judged(record))
-        due = {
-            "steps": record.recipe.steps, "step": max((step.step for step in record.steps), default=0),
-            "started": record.timings.started, "took_s": record.took_s, "gpus": record.gpus, "nodes": record.nodes,
-            "verdict": verdict if task.state == "judged" and self._plan is not None else task.verdict,
-        }  # fmt: skip
+        due: dict[str, Any] = {"started": record.timings.started}
+        if isinstance(record, RunRecord):
+            due |= {
+                "steps": record.recipe.steps, "step": max((step.step for step in record.steps), default=0),
+                "took_s": record.took_s, "gpus": record.gpus, "nodes": record.nodes,
+            }  # fmt: skip
+        if task.state == "judged" and self.plan is not None:
+            due["verdict"] = worst(judgement.verdict for judgement in self._judged(record))
         yield from _compare(layout.LIVE, {name: getattr(task, name) for name in due}, due)
 
     def _of_verdicts(self, record: Record) -> Iterator[str]:
+        if self._verdicts is None:
+            return
+        texts = _properties(record) | dict.fromkeys(("run_record", "health_record"), str(record.path))
+        facts = {"llmbench_version": record.made_by.llmbench_version} if record.made_by is not None else {}
+        facts |= {name: texts[name] for name in ("system", "cluster", "allocation") if name in texts}
+        yield from _compare(layout.VERDICTS, self._verdicts.facts, facts)
+        declared = self._judged(record)
         for judgement in record.judgements:
-            if (row := self._verdicts.get(judgement.test)) is not None:
-                due = {name: getattr(judgement, name) for name in _OF_VERDICT}
-                due |= {"verdict": str(judgement.verdict)}
-                yield from _compare(f"{layout.VERDICTS}: {judgement.test}", {name: row.get(name) for name in due}, due)
+            where, row = f"{layout.VERDICTS}: {judgement.test}", self._rows.get(judgement.test)
+            if row is None:
+                yield f"{where} is not in it, and the record has its verdict"
+                continue
+            verdict = {name: value for name, value in judgement if name in row or name not in _AS_TEXT}
+            yield from _compare(where, {name: row.get(name) for name in verdict}, verdict)
+            if isinstance(record, HealthRecord) and (slot := row.get("slot")) not in {None, ""}:
+                texts["hosts"] = record.host(int(slot or 0))
+            # A row is about the first of the runs that are judged together; one of groups is about none.
+            if judgement in declared and getattr(record, "repeat", 1) == 1:
+                row = {name: value or None for name, value in row.items() if name not in verdict}
+                yield from _compare(where, row, texts)
+
+    def _of_made_by(self, record: Record) -> Iterator[str]:
+        """Compare how a record was made with its times, the command line in the journal, and the tests of the plan."""
+        made_by, began = record.made_by, [event for event in self._events or () if event.event == "began"]
+        if began and record.session not in (sessions := {event.session or record.session for event in began}):
+            yield f"{layout.JOURNAL}: it is of session {min(sessions)}, the record of {record.session}"
+        if made_by is None:
+            return
+        for name, at in record.timings:
+            text = getattr(made_by, name)
+            if (text is None) != (at is None) or (text and abs(dt.datetime.fromisoformat(text).timestamp() - at) > _MS):
+                yield f"made_by.{name}: {text}, but timings.{name} is {at}"
+        by = made_by.host, made_by.command
+        if began and by not in {(event.host, event.command) for event in began}:
+            yield f"{layout.JOURNAL}: no line `began` has the host and the command of made_by: {by}"
+        place, _, again = made_by.reproduce.partition(" && ")
+        if self.plan is None or REDACTED in again:
+            return
+        tests = {test.test.partition("::")[2] for test in self.plan.tests}
+        words = [word for word in _split(again) if word not in made_by.command and word.partition("::")[2] not in tests]
+        if place != f"cd {shlex.quote(made_by.directory)}" or words != ["pytest"]:
+            yield f"made_by.reproduce: {made_by.reproduce}, but it was made in {made_by.directory} by {made_by.command}"
 
     def _of_launch(self, record: RunRecord) -> Iterator[str]:
-        run = self._folder / layout.FOLDERS["run"] / record.key
+        run = self.folder / layout.FOLDERS["run"] / record.key
         if record.replayed is not None or record.problem is not None:
             return
         try:
@@ -189,8 +245,8 @@ class Agreement:
         except (LLMBenchError, ValidationError, OSError) as error:
             yield f"a file of its launch cannot be read: {str(error).partition(chr(10))[0]}"
 
-    _CHECKS_OF_RUNS: ClassVar = (_of_itself, _of_plan, _of_live, _of_launch, _of_metrics)
-    _CHECKS: ClassVar = (_of_system, _of_journal, _of_verdicts)
+    _CHECKS_OF_RUNS: ClassVar = (_of_itself, _of_plan, _of_launch, _of_metrics)
+    _CHECKS: ClassVar = (_of_system, _of_live, _of_journal, _of_verdicts, _of_made_by)
 
 
 def _read_or_none(read: Callable[[], T]) -> T | None:
@@ -214,9 +270,9 @@ def _of_early_end(run: Path, record: RunRecord) -> Iterator[str]:
 def _of_job(run: Path, record: RunRecord) -> Iterator[str]:
     if (run / layout.JOB).is_file():
         job = JobTraces.read(run / layout.JOB)
-        due = {name: getattr(record, name) for name in ("session", "key", "token", "cluster", "job_id")}
-        due |= {"submitted": record.timings.submitted}
-        yield from _compare(layout.JOB, {name: getattr(job, name) for name in due}, due)
+        # `allocation` is the Slurm job that holds nodes here, and how they are held there.
+        kept = {name: value for name, value in job if value != () and name not in {"allocation", "schema_version"}}
+        yield from _compare(layout.JOB, kept, {**dict(record), "submitted": record.timings.submitted})
 
 
 def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
@@ -232,6 +288,24 @@ def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
 
 
 def _compare(where: str, kept: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in due.items():
-        if not same(kept[name], value):
-            yield f"{where}: {name}: it has {kept[name]}, the record {value}"
+    for name in sorted(kept.keys() & due.keys()):
+        if not same(kept[name], due[name]):
+            yield f"{where}: {name}: it has {kept[name]}, the record {due[name]}"
+
+
+def _properties(record: Record) -> dict[str, Any]:
+    """The plain values of a record as reports have them, an empty one as none."""
+    plain: dict[str, Any] = {}
+    for name, value in record:
+        if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+            plain[name] = (",".join if name == "hosts" else "; ".join)(value) or None
+        elif isinstance(value, str | int):
+            plain[name] = value or None
+    return plain
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote is open
+        return [command]

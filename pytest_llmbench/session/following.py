@@ -1,6 +1,5 @@
 """Follows a run to its end, by Slurm and by its log."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -40,9 +39,7 @@ class Active:
     run: PreparedRun
     job: Job
     lease: Lease | None
-    # When its launch began: as Unix time, and by our clock
-    submitted: float
-    launched: float
+    submitted: float  # Unix time at which its launch began
     clock: UnixClock = field(default_factory=UnixClock)
     started: float | None = None
     watch: Watch | None = None
@@ -140,14 +137,15 @@ class Follower:
         if self.settings.cluster == "slurm" and by_itself and not began(folder):  # srun may exit with 0
             return _why_not_begun(active, status)
         driver, series = read_report(folder), run.engine.read(folder, recipe)
-        wall_s = time.monotonic() - active.launched
+        ended = active.clock.now()
+        wall_s = ended - active.submitted
         return Outcome(
             recipe=recipe, topology=run.topology, hosts=active.job.hosts, folder=folder, job=active.job, status=status,
             series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
             ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
             early=active.looking.result(series, wall_s) if active.looking is not None else None,
             restarted=() if done(series, driver, run.topology) else self._restarted(active),
-            origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=active.clock.now()),
+            origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=ended),
         )  # fmt: skip
 
     def _restarted(self, active: Active) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import asks_for_speed, get_engine, on_machine, problems_of, statistics_of
 from pytest_llmbench.judging.feasibility import PLAUSIBLE, Demand, Peak, demand
-from pytest_llmbench.judging.memory import FULL, GIB, Memory, fitted, memory_of
+from pytest_llmbench.judging.memory import FULL, GIB, HOPELESS, Memory, fitted, memory_of
 from pytest_llmbench.judging.references import Machine, applied
 
 _AT = f"at {100 * PLAUSIBLE:g} % of it"
@@ -97,6 +97,12 @@ def refusals(recipe: Recipe, settings: Settings) -> Iterator[str]:
             f"recipe {recipe.name}: weights, gradients and optimizer alone take {needed.least / GIB:.0f} GiB of each "
             f"GPU on {topology}, and {gpu.model} has {gpu.memory_gib:g} GiB: {_cure(recipe, settings, topology)}"
         )
+    elif gpu is not None and needed is not None and _is_hopeless(needed, recipe, gpu):
+        yield (
+            f"recipe {recipe.name}: about {needed.estimate / GIB:.0f} GiB of each GPU's {gpu.memory_gib:g} GiB are "
+            f"expected to be in use on {topology}, most of them by activations: give a smaller micro_batch_size, or "
+            "activation_checkpointing: full, or more parallelism"
+        )
     peak, limit = peak_of(recipe, settings), settings.time_limit_min(recipe)
     whole = recipe.end == "steps" and not settings.early_verdict
     if peak is not None and whole and peak.least_minutes > limit:
@@ -111,7 +117,12 @@ def doubts(recipe: Recipe, settings: Settings) -> Iterator[str]:
     """Yield reasons why a run may fail, or be slow, on this system."""
     gpu, topology = settings.system.gpu, settings.topology(recipe)
     needed = memory(recipe, topology, gpu) if gpu is not None else None
-    if gpu is not None and needed is not None and needed.least <= gpu.memory_gib * GIB < needed.estimate / FULL:
+    if (
+        gpu is not None
+        and needed is not None
+        and needed.least <= gpu.memory_gib * GIB < needed.estimate / FULL
+        and not _is_hopeless(needed, recipe, gpu)
+    ):
         yield (
             f"recipe {recipe.name}: about {needed.estimate / GIB:.0f} GiB of each GPU's {gpu.memory_gib:g} GiB are "
             f"expected to be in use, more than {100 * FULL:g} %: it may run out of memory"
@@ -129,6 +140,11 @@ def doubts(recipe: Recipe, settings: Settings) -> Iterator[str]:
             f"recipe {recipe.name}: tensor {tensor} spreads each matrix over several nodes of {a_node} GPUs, and waits "
             "for their network in every layer: take a divisor of the GPUs of a node"
         )
+
+
+def _is_hopeless(needed: Memory, recipe: Recipe, gpu: Gpu) -> bool:
+    """True if a training takes several times a GPU's memory, and it is known what its engine recomputes."""
+    return get_engine(recipe.engine).kind == "ranks" and needed.estimate > HOPELESS * gpu.memory_gib * GIB
 
 
 def numbers(recipe: Recipe, settings: Settings) -> Iterator[str]:

@@ -18,7 +18,8 @@ from pytest_llmbench.session.replay import differences_of_logs
 
 def refused_records(folder: Path, records: Iterable[Record], law: Law) -> dict[tuple[str, str], str]:
     """The reason for each refused record, by `run` or `check` and its name: another recipe, or a contradiction."""
-    checks = (partial(_wrong_work, law), Agreement(folder).objections, partial(differences_of_logs, folder))
+    agreement = Agreement(folder)
+    checks = (partial(_wrong_work, law), agreement.objections, partial(differences_of_logs, agreement))
     refused: dict[tuple[str, str], str] = {}
     for record in records:
         if reasons := next(filter(None, (check(record) for check in checks)), None):

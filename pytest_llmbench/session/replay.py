@@ -6,7 +6,7 @@ a record was under way when that session was killed, or never began: it is judge
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from pytest_llmbench import __version__
 from pytest_llmbench.checks.base import get_check
 from pytest_llmbench.cluster.heartbeat import Heartbeat
 from pytest_llmbench.cluster.runs import Plan, Replayed, RunSpec, Session
@@ -24,9 +25,10 @@ from pytest_llmbench.core.files import make_folder, read_regular, refuse_special
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.reference import Reference
-from pytest_llmbench.core.record.health import Report
+from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.record.records import JobTraces, Problem, Record, RunOutcome, RunRecord, RunTraces
 from pytest_llmbench.core.schema import Strict, validate
+from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.fault import strikes
@@ -41,13 +43,18 @@ from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identi
 from pytest_llmbench.session.folder import read_plan, record_files
 from pytest_llmbench.session.forecast import machine_of
 from pytest_llmbench.session.law import Law, published_nodes
+from pytest_llmbench.session.nodes.answers import differences_of_answers
 from pytest_llmbench.session.nodes.validation import health_record
 from pytest_llmbench.session.record_store import RecordStore
 from pytest_llmbench.workloads.rank.context import token_of
 
 FACTS_FILE = "replay.yaml"
-# Parts of a record that follow from the logs alone, with any system file and any version of the statistics.
-_OF_LOGS = ("steps", "rank_info", "totals", "telemetry")
+# Fields of a run's record that follow from its logs; the others follow from its steps.
+_OF_LAUNCH = {"provenance", "cut_off", "early", "problem"}
+OF_LOGS = ["steps", *sorted(RunOutcome.model_fields.keys() - _OF_LAUNCH - {"steps"})]
+# Those that follow from its system as well; and those that another version may word, or compute, differently.
+_OF_SYSTEM = {"findings", "metrics", "unjudged"}
+_OF_VERSION = {"findings", "settings", "steady", "times", "transport", "unconfirmed", "unreadable"}
 
 
 class ReplayFacts(Strict):
@@ -219,7 +226,7 @@ def runs_of_session(folder: Path, law: Law) -> Iterator[RunSpec]:
                 continue  # a repeat for which the time was too short
             ran, replayed, made = record.recipe, as_replayed(record, run), record
             objections = agreement.objections(record) if record.problem is None else []
-            objections += differences_of_logs(folder, record)
+            objections += differences_of_logs(agreement, record)
         else:
             ran, made, objections = planned[key].recipe, planned[key], list[str]()
             replayed = planned[key].replayed or _facts_on_disk(run, ran)
@@ -333,19 +340,33 @@ def recount(recipe: Recipe, replayed: Replayed, system: System) -> Recount:
     return Recount(token=token, outcome=outcome, problem=problem if replayed.problem else outcome.problem)
 
 
-def differences_of_logs(folder: Path, record: Record) -> list[str]:
-    """How the logs of a run of a session differ from its record; empty where they, or their engine, are missing."""
+def differences_of_logs(agreement: Agreement, record: Record) -> list[str]:
+    """How a record of a session differs from its logs, or answers; empty where these cannot be read."""
+    if isinstance(record, HealthRecord):
+        return differences_of_answers(record, agreement)
     if not isinstance(record, RunRecord) or record.problem is not None or record.replayed is not None:
         return []  # replayed logs lie elsewhere, and may be others by now
     try:
-        run = folder / layout.FOLDERS["run"] / record.key
-        outcome = recount(record.recipe, as_replayed(record, run), System(name="elsewhere", cluster="slurm")).outcome
+        run, kept = agreement.folder / layout.FOLDERS["run"] / record.key, agreement.kept
+        system = kept.system if kept is not None else System(name="elsewhere", cluster="slurm")
+        again = recount(record.recipe, as_replayed(record, run), system)
     except (LLMBenchError, OSError):
         return []
-    if not (outcome.steps or outcome.rank_info or outcome.totals):
+    if not (again.outcome.steps or again.outcome.rank_info or again.outcome.totals):
         return []  # a folder of records alone
-    kept = {name: getattr(record, name) for name in _OF_LOGS if name in record.model_fields_set}
-    return [text for name, value in kept.items() for text in differences(name, value, getattr(outcome, name))]
+    return differences_of_record(record, again, () if kept else _OF_SYSTEM)
+
+
+def differences_of_record(record: RunRecord, again: Recount, unknown: Collection[str] = ()) -> list[str]:
+    """How a record differs from what its logs come to, but for fields that are `unknown`."""
+    if record.problem is None and again.problem is not None:
+        says = f"{again.problem.kind}: {harmless(again.problem.message)}"
+        return [f"the record says that it can be judged, the log says {says}"]
+    ours = record.made_by is None or record.made_by.llmbench_version == __version__
+    left_out = {*unknown, *(() if ours else _OF_VERSION)}
+    names = [name for name in OF_LOGS if name in record.model_fields_set and name not in left_out]
+    pairs = [(name, getattr(record, name), getattr(again.outcome, name)) for name in names]
+    return [text for pair in pairs for text in differences(*pair, words=ours)]
 
 
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:

@@ -359,12 +359,13 @@ class Runner:
             avoided_nodes=tuple(node for node in active.avoided if node not in hosts) if active else (),
         )
         if active is not None:
-            driver = outcome.driver if outcome else None
+            driver, now = outcome.driver if outcome else None, active.clock.now()
+            ended = outcome.origin.ended or now if outcome else now
             traces = RunTraces(
                 job_id=active.job.job_id,
                 hosts=driver.hosts if driver else hosts,
                 command=active.job.command,
-                timings=Timings(submitted=active.submitted, started=active.started, ended=active.clock.now()),
+                timings=Timings(submitted=active.submitted, started=active.started, ended=ended),
             )
         return RunRecord.of(run_identity(run, self._settings, self._session), attempts, traces, result)
 

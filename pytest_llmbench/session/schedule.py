@@ -24,6 +24,7 @@ from pytest_llmbench.cluster.slurm.queue import SILENCE_S, Slurm
 from pytest_llmbench.cluster.slurm.states import OurJob
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
+from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.following import Active
 from pytest_llmbench.session.launch import Launcher
@@ -243,13 +244,14 @@ class Schedule:
         self._launching.append((run, lease, work))
 
     def _start(self, run: PreparedRun, lease: Lease | None) -> Active | None:
-        marks, submitted, launched = self._marks(), time.time(), time.monotonic()
+        clock, marks = UnixClock(), self._marks()
+        submitted = clock.now()
         if marks is not None and marks.preempted:
             return None
         job = self.launcher.start_run(run, lease, self.holder)
         # A launch has to have had an answer of Slurm: so there is one about what was before it.
         marks = marks or self._marks() or JobMarks()
-        return Active(run=run, job=job, lease=lease, submitted=submitted, launched=launched, marks=marks)
+        return Active(run=run, job=job, lease=lease, submitted=submitted, clock=clock, marks=marks)
 
     def _take(self, run: PreparedRun, lease: Lease | None, result: Callable[[], Active | None]) -> None:
         """Follow a run that was launched, or do what the failure of its launch asks for."""

@@ -193,7 +193,7 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     outcome.note(item, **of_health, **always)
     names = {name for name, _ in item.user_properties}
     assert set(of_check) <= names & {*PROPERTIES} <= {*of_check, *of_run}
-    assert {*of_run, *of_check} == {*PROPERTIES} - {"clause"}  # a clause is no test
+    assert {*of_run, *of_check} == {*PROPERTIES} - {"clause"}  # a clause differs from a test
 
     system = SimpleNamespace(name="x")
     settings = SimpleNamespace(system=system, cluster="replay", allocation="run", scale="full", as_recorded=True)

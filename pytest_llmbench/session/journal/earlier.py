@@ -336,7 +336,7 @@ def adopt(
         say(f"run {run.key}: job {watched.id} of the session's earlier process{how}: adopted")
         yield Active(
             run=run, job=SlurmJob(accepted, slurm), lease=None, submitted=submitted, started=submitted,
-            launched=time.monotonic() - (time.time() - submitted), marks=JobMarks(), adopted=True,
+            marks=JobMarks(), adopted=True,
         )  # fmt: skip
         del runs[run.key]
     for key in runs:

@@ -56,7 +56,7 @@ WITH_TORCH = tuple(
 
 REFUSED = -1000
 
-# A variable of ranks whose rate of matrix products nobody judges: it takes most of the time of a tiny training.
+# A variable of ranks whose rate of matrix products is not judged: measuring it takes half a second of CPU time a rank.
 SMALL_CEILING = "SMALL_CEILING"
 
 

@@ -19,10 +19,10 @@ from pytest_llmbench.evidence import bundle
 from pytest_llmbench.evidence.archive import BundleError
 from pytest_llmbench.evidence.bundle import make_bundle
 from pytest_llmbench.evidence.contents import Manifest
-from pytest_llmbench.evidence.recheck import RecordedFleet
 from pytest_llmbench.evidence.recorded import read_session
 from pytest_llmbench.evidence.verify import verify
 from pytest_llmbench.session.law import Law
+from pytest_llmbench.session.nodes.answers import RecordedFleet
 from tests.support.hardware import node
 from tests.unit.evidence.conftest import KEY, Evidence
 

@@ -1,23 +1,30 @@
 """Every file of a session's folder that has something about a run agrees with its record, or is named."""
 
+import contextlib
+import copy
+import functools
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from pytest_llmbench.cli.app import app
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, SessionVerdicts, Verdict, write_model
-from pytest_llmbench.session.agreement import Agreement
+from pytest_llmbench.session.agreement import UNCHECKED, Agreement
+from pytest_llmbench.session.folder import read_records
 from pytest_llmbench.session.journal.journal import JournalEvent
 from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask
-from pytest_llmbench.session.replay import runs_of_session
+from pytest_llmbench.session.nodes.answers import differences_of_report, judge_check_again
+from pytest_llmbench.session.replay import as_replayed, differences_of_record, recount, runs_of_session
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
 RUN = "runs/tiny"
@@ -27,15 +34,30 @@ RUN = "runs/tiny"
 def session(tmp_path: Path, unigram: None) -> Path:
     """A recorded session, with the files that a session of today has as well."""
     folder = Path(shutil.copytree(RECORDED, tmp_path / RECORDED.name))
-    record = RunRecord.read(folder / RUN / "record.json")
+    record, checks = RunRecord.read(folder / RUN / "record.json"), read_records(folder, HealthRecord)
     task = LiveTask(
         name="tiny", state="judged", step=24, steps=24, started=record.timings.started, took_s=record.took_s,
         verdict=Verdict.PASS,
     )  # fmt: skip
+    others = [
+        LiveTask(name=name, about="check", state="judged", started=check.timings.started, verdict=Verdict.PASS)
+        for name, check in checks.items()
+    ]
     picture = LiveSnapshot(
-        session=record.session, host="vm", pid=1, began=1.0, at=2.0, count=3, word="pass", exit_code=0, tasks=(task,)
-    )
-    rows = [{**judgement.model_dump(mode="json"), "run": "tiny"} for judgement in record.judgements]
+        session=record.session, host="vm", pid=1, began=1.0, at=2.0, count=3, word="pass", exit_code=0,
+        tasks=(task, *others),
+    )  # fmt: skip
+    rows = [
+        {**judgement.model_dump(mode="json"), **facts}
+        for one, facts in (
+            (record, {"run": "tiny", "hosts": "vm", "run_record": str(record.path), "nodes": 1, "findings": ""}),
+            *(
+                (check, {"check": name, "family": "host", "slot": 0, "hosts": "vm", "health_record": str(check.path)})
+                for name, check in checks.items()
+            ),
+        )
+        for judgement in one.judgements
+    ]
     write_model(folder / "live.json", picture)
     write_model(folder / "verdicts.json", SessionVerdicts(session=record.session, tests=tuple(rows)))
     return folder
@@ -139,6 +161,52 @@ def test_an_honest_session_agrees(session: Path) -> None:
     assert objections(session) == []
     (session / "journal").unlink()  # as in a folder of records alone
     assert objections(session) == []
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values of a document; of a list, the middle one stands for all."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from leaves(part, (*path, key))
+    elif isinstance(value, list):
+        for number in [len(value) // 2][: len(value)]:
+            yield from leaves(value[number], (*path, number))
+    elif value is not None:
+        yield path
+
+
+def changed_leaf(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else value * 1.07 + 0.001 if isinstance(value, float) else f"{value}x"
+
+
+@pytest.mark.parametrize(("kind", "folder"), [(RunRecord, RUN), (HealthRecord, "checks/memory")])
+def test_each_leaf_of_a_record_is_compared(session: Path, kind: Any, folder: str) -> None:
+    """Whoever edits a value of a record, and makes its digest in the journal again, is found out."""
+    changed("began", session=session.name)(session)  # the recorded journal is of before it had this key
+    path, unseen, agreement = session / folder / "record.json", set[str](), Agreement(session)
+    whole, record = json.loads(path.read_text()), kind.read(path)
+    assert agreement.kept is not None
+    again: Any
+    differences: Callable[..., list[str]]
+    if kind is HealthRecord:
+        again, differences = judge_check_again(record, agreement), differences_of_report
+    else:
+        again = recount(record.recipe, as_replayed(record, path.parent), agreement.kept.system)
+        differences = differences_of_record
+    assert [*agreement.objections(record), *differences(record, again)] == []
+    for leaf in leaves(whole):
+        if leaf[0] == "recipe":  # one comparison with the plan
+            continue
+        edited = copy.deepcopy(whole)
+        parent = functools.reduce(lambda part, key: part[key], leaf[:-1], edited)
+        parent[leaf[-1]] = changed_leaf(parent[leaf[-1]])
+        with contextlib.suppress(ValidationError):
+            record = kind.model_validate_json(json.dumps(edited))
+            if not agreement.objections(record) and not differences(record, again):
+                unseen.add(".".join(map(str, leaf)))
+    assert unseen <= UNCHECKED.keys()
 
 
 def test_of_a_session_that_goes_on_lines_may_be_missing(session: Path) -> None:

@@ -87,6 +87,21 @@ def test_175b_is_worked_out_by_hand(system: str, nodes: int, cannot: str, doubt:
     assert minutes / 0.4 == pytest.approx(hours[nodes], rel=0.01)
 
 
+def test_activations_of_several_times_the_memory_are_refused() -> None:
+    """But not of a program that recomputes by itself."""
+    layout = SHIPPED["opt1.3b"].parallelism.model_copy(update={"activation_checkpointing": "none"})
+    changed = {"global_batch_size": 512, "parallelism": layout}
+    ours = [SHIPPED["opt1.3b"].model_copy(update={**changed, "micro_batch_size": micro}) for micro in (64, 4)]
+    for recipe, nodes, refused, doubtful in (
+        (ours[0], 1, True, False),
+        (ours[1], 1, False, False),
+        (SHIPPED["metaseq175b"], 8, False, True),
+    ):
+        found, doubted, _ = foreseen(recipe, settings(H100, nodes=nodes))
+        assert ("GiB of each GPU's 80 GiB are expected to be in use" in found) is bool(found) is refused
+        assert ("it may run out of memory" in doubted) is doubtful
+
+
 def test_without_a_gpu_its_size_is_said_and_its_time_is_unknown() -> None:
     refused, doubted, said = foreseen(SHIPPED["opt175b"], settings(System(name="slurm", cluster="slurm"), nodes=1))
     assert (refused, doubted) == ("", "")
