@@ -238,7 +238,7 @@ def _still_to_fall(steps: Sequence[float], level: _Level) -> float:
     first, second, third = map(stats.fmean, (steps[:size], steps[size:-size], steps[-size:]))
     error = level.chance / (_DRIFTS * math.sqrt(12)) * math.sqrt(2 * level.steps / size)
     fall = max(second - third, 0.0) + error
-    shrinks = max((first - second) / fall - 1, 1 / _GOES_ON)
+    shrinks = max((first - second) / fall - 1, 1 / _GOES_ON) if fall else math.inf
     return min(fall / shrinks + max(level.mean - third, 0.0), level.mean / 2)
 
 

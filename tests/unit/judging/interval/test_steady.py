@@ -287,6 +287,8 @@ def test_a_slow_start_that_has_not_ended_is_not_called_slow() -> None:
     assert wrong <= 2
     ended = judged(noisy(200, cv=0.003, shape=lambda i: 1 + 0.16 * math.exp(-i / 12)))
     assert ended.decide(0.99) == "too_slow"
+    quiet = steady_state([1.18] * 5 + [1.05] * 5 + [1.0] * 30, skip=0, steps_of_a_line=10)
+    assert quiet.low == quiet.mean == 1.0
 
 
 def test_it_is_quick() -> None:
