@@ -151,15 +151,18 @@ def read_junit(path: Path, session: Path | None = None) -> dict[str, Case]:
     """
     cases, verdicts = {}, (session or path.parent) / "verdicts.json"
     rows = json.loads(verdicts.read_text())["tests"] if verdicts.exists() else []
-    whole = {row["test"]: {name: str(value) for name, value in row.items() if value is not None} for row in rows}
+    whole = {
+        row["test"].partition("::")[2]: {name: str(value) for name, value in row.items() if value is not None}
+        for row in rows
+    }
     for element in ET.parse(path).iter("testcase"):
         ends = [child for child in element if child.tag in {"failure", "error", "skipped"}]
         of_pytest = element.get("name") == "internal"  # pytest itself may break down more than once
         assert len(ends) <= 1 or of_pytest, f"{element.get('name')} ends in more than one way"
         properties = {p.get("name", ""): p.get("value", "") for p in element.iter("property")}
         # Prefer the node id: the name of a case has the node instead of its slot.
-        test = properties.get("test", f"::{element.get('name', '')}")
-        name, properties = test.partition("::")[2], whole.get(test, {}) | properties
+        name = properties.get("test", f"::{element.get('name', '')}").partition("::")[2]
+        properties = whole.get(name, {}) | properties
         cases[name] = Case(
             name=name,
             outcome=ends[0].tag if ends else "passed",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pytest_llmbench.cli.history import DEFAULT, Where
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, AsRecorded, RunDir, law_of_today, print_facts, print_rows
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.text import harmless
@@ -40,6 +41,7 @@ def report_session(
         typer.Option("--format", help="A page for people, numbers for Prometheus, or tables."),
     ] = "html",
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PATH", help=_OUTPUT)] = None,
+    history: Where = DEFAULT,
     run_dir: RunDir = RUN_DIR,
     as_recorded: AsRecorded = False,
     as_json: AsJson = False,
@@ -69,9 +71,11 @@ def report_session(
         return
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
     from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
+    from pytest_llmbench.reporting.html.trend import trend_figures  # noqa: PLC0415
 
     data, path = without_refused(read_folder(folder), law), output or folder / layout.PAGE
-    write_page(data, path)
+    place = history if "://" in history or Path(history).exists() else None
+    write_page(data, path, trend_figures(place, data.id, data.runs.values()))
     broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
     verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
     facts = {"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]}

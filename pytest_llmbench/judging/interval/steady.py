@@ -38,6 +38,8 @@ _HIDDEN = 0.4
 # fewer than 20 steps after a slow start. The first share is that of fewer than 40 steps.
 _NOISE_OF_VERY_FEW, _NOISE, _FEW, _HIDDEN_IN_NOISE = 0.015, 0.02, 60, 3.0
 _LEAST_FOR_A_LINE = 4
+# A slow start falls further by at most this many times what it fell from the second third of the steps to the last.
+_GOES_ON = 3.0
 # The last of this many parts is a level of its own if it differs from the rest by more than this many standard errors.
 _LATE, _DEVIATES = 4, 3.0
 # Longer runs are reduced to this many means of consecutive steps at most.
@@ -211,6 +213,7 @@ def _levels(
         # One or two slow lines at the beginning may be due to a pause within them.
         may_be_pause = line >= STEPS_OF_A_LINE and cut <= _BATCH
         others = [uncut] if may_be_pause or returns or not levels_off else []
+        others.append(level._replace(mean=level.mean - _still_to_fall(reduced, level)))
     last = level.steps // _LATE
     if last >= _BATCH:
         late = sum(reduced[-last:]) / last
@@ -224,6 +227,19 @@ def _levels(
         periods = _means(judged, pauses.period)
         return (_level(_means(periods, -(-len(periods) // _MOST)), alpha, batches=batches), *others)
     return (level, *others, _level(_means(judged, -(-len(judged) // _MOST)), alpha, batches=batches))
+
+
+def _still_to_fall(steps: Sequence[float], level: _Level) -> float:
+    """By how much steps that begin with a slow start may still fall below their level, in seconds.
+
+    The falls from third to third of the steps shrink by one factor if the excess fades exponentially.
+    """
+    size = len(steps) // 3
+    first, second, third = map(stats.fmean, (steps[:size], steps[size:-size], steps[-size:]))
+    error = level.chance / (_DRIFTS * math.sqrt(12)) * math.sqrt(2 * level.steps / size)
+    fall = max(second - third, 0.0) + error
+    shrinks = max((first - second) / fall - 1, 1 / _GOES_ON)
+    return min(fall / shrinks + max(level.mean - third, 0.0), level.mean / 2)
 
 
 def _level(steps: Sequence[float], alpha: float, *, batches: int, line: int = 1, started: bool = False) -> _Level:

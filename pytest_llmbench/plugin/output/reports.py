@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,7 +86,7 @@ def _report_writers(
     session: FinishedSession, config: pytest.Config
 ) -> Iterator[tuple[str, Callable[[], Iterable[str] | None]]]:
     if options_of(config).report == "yes":
-        yield _PAGE, partial(_write_page, session)
+        yield _PAGE, partial(_write_page, session, options_of(config).history)
     for name, write in REPORTS.usable().items():
         yield name, partial(write, session)
     manager = config.pluginmanager
@@ -95,10 +96,12 @@ def _report_writers(
         yield name, partial(_call_hook, call, session, config)
 
 
-def _write_page(session: FinishedSession) -> None:
+def _write_page(session: FinishedSession, history: Path | str | None) -> None:
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415 - costs sessions that have one alone
+    from pytest_llmbench.reporting.html.trend import trend_figures  # noqa: PLC0415
 
-    write_page(read_folder(session.folder), session.folder / layout.PAGE)
+    folder = read_folder(session.folder)
+    write_page(folder, session.folder / layout.PAGE, trend_figures(history, folder.id, folder.runs.values()))
 
 
 def _call_hook(

@@ -67,11 +67,14 @@ def node_map(checks: Mapping[str, HealthRecord], rows: Sequence[VerdictRow]) -> 
     shown = {*sorted(hosts, key=kinds.__getitem__)[:_MOST_NODES]}
     nodes = sorted(shown, key=_natural)
     names = {place: kind for kind, place in ORDER.items()}
+    worst_first = sorted(
+        cells, key=lambda name: min((ORDER[cell.kind] for cell in cells[name].values() if cell.kind), default=99)
+    )
     return NodeMap(
         nodes=nodes,
         prefix=_common(nodes),
         ill={node: names[kinds[node]] for node in nodes if kinds[node] <= ORDER["inconclusive"]},
-        rows={name: [own.get(node, Cell()) for node in nodes] for name, own in cells.items()},
+        rows={name: [cells[name].get(node, Cell()) for node in nodes] for name in worst_first},
         together=together,
         left_out=len(hosts) - len(nodes),
     )

@@ -194,7 +194,7 @@ def _facts(
         "system": known.get("system") or listed(sorted(systems)),
         "cluster": known.get("cluster") or listed(sorted(clusters)),
         "scale": known.get("scale", ""),
-        "GPUs": f"{gpus} × {name or 'of unknown model'}" if gpus else name or "none",
+        "GPUs": f"{gpus} × {name}" if gpus and name else str(gpus or name or "none"),
         "nodes": f"{len(hosts)}: {listed([*hosts])}" if hosts else "",
         "date": utc(first),
         "took": f"{for_people((last - first) / 60.0, 3)} min" if first and last and last > first else "",

@@ -73,7 +73,7 @@ class VerdictRow:
         """Distance from the bound in percent; negative where the number misses it."""
         if self.share is None:
             return ""
-        percent = 100.0 * (self.share - 1.0)
+        percent = round(100.0 * (self.share - 1.0), 1) + 0.0  # without a zero below zero
         return f"{percent:+.1f} %" if abs(percent) < 100.0 else f"{percent:+,.0f} %"
 
     @property

@@ -275,6 +275,20 @@ def test_a_slow_start_that_outlasts_few_steps_is_not_called_slow(steps: int, phi
     assert wrong <= 8
 
 
+def test_a_slow_start_that_has_not_ended_is_not_called_slow() -> None:
+    """What is left of it, here 3 % of the rate, follows from its falls so far."""
+    rng, wrong = random.Random(1), 0
+    for _ in range(100):
+        x, seconds = rng.gauss(0, 1), []
+        for i in range(426):
+            x = 0.75 * x + (1 - 0.75**2) ** 0.5 * rng.gauss(0, 1)
+            seconds.append((1 + 0.0116 * x) * (1 + 0.16 * math.exp(-i / 212)))
+        wrong += judged(seconds).decide(1.005) == "too_slow"
+    assert wrong <= 2
+    ended = judged(noisy(200, cv=0.003, shape=lambda i: 1 + 0.16 * math.exp(-i / 12)))
+    assert ended.decide(0.99) == "too_slow"
+
+
 def test_it_is_quick() -> None:
     """At most 5 ms of CPU time for 200 steps, which is twenty times what it takes."""
     began = time.process_time()

@@ -10,13 +10,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from benchmarks.history.simulated import Fleet, keep
 from pytest_llmbench.cli.sessions import report_session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.health import Reading, Report
 from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.history.database import open_history
 from pytest_llmbench.reporting.html import sections
 from pytest_llmbench.reporting.html.figures import check_figures, step_figures
+from pytest_llmbench.reporting.html.trend import trend_figures
 from pytest_llmbench.session.folder import newest
 from tests.support.recorded import (
     broken_run,
@@ -237,6 +240,19 @@ def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None
         (tmp_path / name / layout.PLAN).write_text("{}")
         os.utime(tmp_path / name / layout.PLAN, (at, at))
     assert newest(tmp_path).name == "20261125-120000-abcdef"
+
+
+def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
+    """The same recipe on as many nodes of that system, next to this session; without a past there is no figure."""
+    fleet = Fleet("q", 1)
+    before, now = (fleet.session(day)[fleet.recipes[0]] for day in (0, 1))
+    with open_history(tmp_path / "history.db") as history:
+        keep(history, {before.key: before})
+    (figure,) = trend_figures(tmp_path / "history.db", now.session, [now])
+    assert [len(curve.x) for curve in figure.curves] == [1, 1]
+    assert figure.caption.startswith("2 runs of 2 sessions")
+    assert trend_figures(tmp_path / "history.db", before.session, [before]) == []
+    assert trend_figures(None, now.session, [now]) == []
 
 
 def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
