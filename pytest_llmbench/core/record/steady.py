@@ -13,9 +13,9 @@ _FAR_ENOUGH, _RANGES = 4.0, 3.0
 # A run whose steps show no trend is too slow if the fastest misses the bound by this factor, and by the square root of
 # the factor by which it was faster than the mean.
 _GAIN = 1.5
-# Noise may hide that steps become faster: in fewer than 40 steps, a ratio above 1.012 counts by a higher power. Lines
-# of several steps have less noise, and as many lines as that leave less of the speed unseen than this share.
-_FEW, _HIDING, _UNSEEN = 40, 1.012, 0.03
+# Noise may hide that steps become faster: in fewer than 40 steps whose ratio is above 1.012, the fastest has to miss
+# the bound by 9 %. Lines of several steps have less noise, and as many lines leave less of the speed unseen.
+_FEW, _HIDING, _HIDDEN, _UNSEEN = 40, 1.012, 1.09, 0.03
 # Steps that still become faster may become faster by this many times the fall so far.
 _GOES_ON = 4.0
 # In few steps, a fall of more than this share may be a slow start that noise hides: its excess is at most as far as two
@@ -148,7 +148,7 @@ class Steady:
             ratio = min(self.slowest / self.fastest, _FAR_ENOUGH)
             far = gain = min(ratio**_RANGES * (1.0 + self.between / self.mean), _FAR_ENOUGH)
             if self.judged < _FEW and self.unseen > _UNSEEN * self.mean and ratio > _HIDING:
-                gain = min(gain**_RANGES, _FAR_ENOUGH)
+                gain = max(gain, _HIDDEN)
             if self.settled:
                 gain = min(gain, max(_GAIN, math.sqrt(self.mean / self.fastest)))
         if max(self.slowest * far + self.pausing, self.slowest + self.unseen) <= bound:
