@@ -18,7 +18,7 @@ from pytest_llmbench.cluster.runs import Plan, RunSpec
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import JobTraces, Judgement, Record, RunRecord, SessionVerdicts
+from pytest_llmbench.core.record.records import JobTraces, Judgement, Record, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import CommandTask
@@ -107,10 +107,23 @@ class Agreement:
     def _of_itself(self, record: RunRecord) -> Iterator[str]:
         for text in contradictions(record, known_statistics(record.recipe)):
             yield f"the record contradicts itself: {text}"
+        if (record.replayed is not None) != (record.cluster == "replay"):
+            yield f"the record contradicts itself: replayed: {record.replayed}, but cluster is {record.cluster}"
 
     def _of_system(self, record: Record) -> Iterator[str]:
         if self.kept is not None and (name := self.kept.system.name) != record.system:
             yield f"{layout.SYSTEM}: its system is {name}, in the record {record.system}"
+
+    def _of_judgements(self, record: Record) -> Iterator[str]:
+        """Compare the verdicts of a record with each other, and those of a check with its report."""
+        tests = [judgement.test for judgement in record.judgements]
+        yield from (f"judgements: {test} has {tests.count(test)}" for test in {*tests} if tests.count(test) > 1)
+        slots = {test.test: test.slot for test in self.plan.tests} if self.plan is not None else {}
+        if isinstance(record, HealthRecord):
+            for judgement in self._judged(record):
+                state = record.state(slots[judgement.test])[0]
+                if judgement.verdict is Verdict.PASS is not state:
+                    yield f"{judgement.test}: its verdict is PASS, and the report comes to {state}"
 
     def _of_plan(self, record: RunRecord) -> Iterator[str]:
         if self.plan is None:
@@ -246,7 +259,7 @@ class Agreement:
             yield f"a file of its launch cannot be read: {str(error).partition(chr(10))[0]}"
 
     _CHECKS_OF_RUNS: ClassVar = (_of_itself, _of_plan, _of_launch, _of_metrics)
-    _CHECKS: ClassVar = (_of_system, _of_live, _of_journal, _of_verdicts, _of_made_by)
+    _CHECKS: ClassVar = (_of_system, _of_judgements, _of_live, _of_journal, _of_verdicts, _of_made_by)
 
 
 def _read_or_none(read: Callable[[], T]) -> T | None:

@@ -154,7 +154,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def _common(names: Sequence[str]) -> str:
     """The common beginning of names, up to their first number that differs; empty if it is short."""
-    first, last = min(names), max(names)
+    first, last = min(names, default=""), max(names, default="")
     length = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
     prefix = first[:length].rstrip("0123456789")
     return prefix if len(prefix) > 2 else ""

@@ -140,6 +140,8 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "a live step": ("live.json", lambda d: d["tasks"][0].update(step=12), "live.json: step: it has 12"),
     "a live verdict": ("live.json", lambda d: d["tasks"][0].update(verdict="FAIL"), "live.json: verdict: it has FAIL"),
     "a row": ("verdicts.json", lambda d: d["tests"][1].update(value=9e9), r"verdicts.json: .*: value: it has 9"),
+    "logs elsewhere": (RECORD, lambda d: d.update(replayed="/x"), "replayed: /x, but cluster is local"),
+    "a verdict twice": (RECORD, lambda d: d["judgements"].append(d["judgements"][0]), "judgements: .*learns. has 2"),
     "a plan": ("session.json", lambda d: d["runs"][0].update(key="x"), "session.json: it does not have this run"),
 }
 EDITS = {

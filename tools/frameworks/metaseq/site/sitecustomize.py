@@ -7,7 +7,7 @@ is changed: what it expects of others is put back.
   dataclasses, and had them before Python looked at hashes.
 * metaseq sets omegaconf's `is_primitive_type` for a while, so that a configuration may hold an `argparse.Namespace`.
   The function has had another name since omegaconf 2.1.
-* It imports two softmax kernels that nvcc compiles. Where they are not compiled, PyTorch does what they do.
+* It imports two softmax kernels that nvcc compiles. Without these, PyTorch does what they do.
 """
 
 from __future__ import annotations
