@@ -80,11 +80,12 @@ def node_map(checks: Mapping[str, HealthRecord], rows: Sequence[VerdictRow]) -> 
     )
 
 
-def against_bounds(rows: Sequence[VerdictRow], nodes: Sequence[str]) -> Figure | None:
+def against_bounds(rows: Sequence[VerdictRow], node_map: NodeMap | None) -> Figure | None:
     """Each measured number as a share of its bound, by node, or by run on few nodes; None without such a number."""
     judged = [row for row in rows if row.about == "run" and row.share is not None]
     if not judged:
         return None
+    nodes = node_map.nodes if node_map is not None else ()
     by_node = len(nodes) >= _FEW_NODES
     columns = nodes if by_node else sorted(dict.fromkeys(row.subject for row in judged), key=_natural)
     places = {name: at + 0.5 for at, name in enumerate(columns)}
@@ -127,7 +128,7 @@ def against_bounds(rows: Sequence[VerdictRow], nodes: Sequence[str]) -> Figure |
         curves=[*([whiskers] if ranges else []), *curves],
         levels=[LevelLine(value=100.0, words="bound")],
         stretches=[(places[name] - 0.5, places[name] + 0.5, name) for name in [*marked][:_MOST_MARKED]],
-        ends=(0.0, float(len(columns))),
+        ends=(0.0, float(len(columns) + (by_node and node_map is not None and bool(node_map.together)))),
         ticks={} if by_node or len(columns) > _MOST_NAMED else {places[name]: name for name in columns},
         y_title="% of the bound", bottom=low - space, top=high + space, height=190,
     )  # fmt: skip

@@ -129,6 +129,13 @@ def test_it_fits_every_screen_and_paper(browser: Browser, page: Path, tmp_path: 
         assert page.stat().st_size < 3_000_000
         assert browser.run("return document.querySelector('.overview b.edge').textContent") == "n37"
         assert browser.run("return document.querySelector('.map').getBoundingClientRect().top < innerHeight")
+        browser.resize(DESKTOP, 900)
+        box = "const box = %s.getBoundingClientRect(); return [box.left, box.width]"
+        left, width = browser.run(box % "document.querySelector('.overview b.edge')")
+        heads = "[...document.querySelectorAll('.map thead th')].find(each => each.innerText === 'n37')"
+        head, column = browser.run(box % heads)
+        # The figure and the map have the same columns.
+        assert 0.0 < left + width / 2 - head < column + 2.0
         check_parts_laid_away(browser)
     if name in {"pass", "fail"}:
         browser.prefer("light")
