@@ -1,12 +1,11 @@
 """Make the pictures of the documents again: the report, the nodes × checks map, and the terminal of README's test.
 
-.venv/bin/python tools/pictures.py TRAINING VALIDATION: folders of sessions, the second of a session that checked
-several nodes. Needs Chromium and its driver.
+.venv/bin/python tools/pictures.py, which needs Chromium and its driver. The report and the map are of recorded steps of
+an H200, as the tests of the report have them, with other nodes and verdicts.
 """
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,23 +16,23 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+from pytest_llmbench.checks.base import CHECKS  # noqa: E402
 from tests.support.browser import browsing  # noqa: E402
+from tests.support.recorded import check_records, write_fleet, write_page, write_session  # noqa: E402
 
 WIDTH, COLUMNS = 1280, 110
 WORDS = ("test_my_cluster.py", "--scale", "smoke", "--cluster", "local")
 # Plugins that only developers have.
 _OTHERS = ("cacheprovider", "benchmark", "xdist", "timeout", "anyio", "hypothesispytest")
 
-_SEEN_ARE_DRAWN = """return [...document.querySelectorAll('.plot')].every(
-    each => each.dataset.drawn || !each.checkVisibility() || each.getBoundingClientRect().top > innerHeight)"""
 
-
-def write_report(session: Path, work: Path) -> Path:
-    """Write the report of a copy of a session by the code of today."""
-    copy = work / session.resolve().name
-    shutil.copytree(session.resolve(), copy, dirs_exist_ok=True)
-    subprocess.run([Path(sys.executable).with_name("llmbench"), "report", "--as-recorded", copy], check=True)
-    return copy / "report.html"
+def write_reports(work: Path) -> tuple[Path, Path]:
+    """Write the reports of two sessions with bad nodes among them: trainings on 64 nodes, and the checks of 8."""
+    checks = sorted(set(CHECKS.usable()) - {"all_reduce", "pairs", "gemm", "gpu_xid", "dcgm"})
+    trained, checked = work / "20261118-110140-trained", work / "20261118-104502-checked"
+    write_fleet(trained, 64, checks)
+    write_session(checked, [], check_records(checked, plain=checks))
+    return write_page(trained), write_page(checked)
 
 
 def draw_terminal(work: Path) -> Path:
@@ -51,16 +50,16 @@ def draw_terminal(work: Path) -> Path:
     return work / "terminal.svg"
 
 
-def main(training: str, validation: str) -> None:
+def main() -> None:
     """Write the three pictures."""
     with tempfile.TemporaryDirectory() as folder:
         work, images = Path(folder), ROOT / "docs" / "images"
-        reports = [write_report(Path(session), work) for session in (training, validation)]
+        trained, checked = write_reports(work)
         terminal = draw_terminal(work)
         with browsing(work / "profile") as browser:
             for page, name, height in (
-                (reports[0], "report", 1500),
-                (reports[1], "map", 900),
+                (trained, "report", 1150),
+                (checked, "map", 760),
                 (terminal, "terminal", 0),
             ):
                 browser.resize(WIDTH, height or 900)
@@ -72,13 +71,10 @@ def main(training: str, validation: str) -> None:
                     browser.resize(WIDTH, round(WIDTH * box[1] / box[0]))
                 else:
                     browser.run(
-                        "document.getElementById(arguments[0])?.scrollIntoView()", "nodes" if name == "map" else ""
+                        "document.querySelector(arguments[0]).scrollIntoView()", ".map" if name == "map" else "body"
                     )
-                    browser.wait_for(_SEEN_ARE_DRAWN)
                 browser.screenshot(images / f"{name}.png")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main()

@@ -21,7 +21,7 @@ _KINDS = (
     ("incomplete", "INCOMPLETE", "a clause of the contract with a test that was not judged"),
     ("inconclusive", "INCONCLUSIVE", "measured, and not known well enough to decide"),
     ("xfail", "XFAIL", "missed a threshold that it is expected to miss"),
-    ("unbounded", "PASS, no bound", "judged by nothing: it ended well, and no threshold was compared"),
+    ("unbounded", "PASS, no bound", "not judged: it ended well, and no threshold was compared"),
     ("skip", "SKIP", "not judged, for the reason given"),
     ("pass", "PASS", "measured, and it met its threshold"),
 )
