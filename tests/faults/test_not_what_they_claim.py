@@ -367,7 +367,7 @@ def test_durations_by_a_slow_clock_are_found_by_the_hosts(logs: Logs) -> None:
     """Durations and stamps that agree with each other, at half of the true time, contradict the host's clock."""
     for rank in (0, 1):
         logs.write(rank, at_a_second_each(logs.events(rank), rank))
-    logs.record(timings={})
+    logs.record(timings={}, made_by=None)
     assert logs.judge().problem is None
     for rank in (0, 1):
         logs.write(rank, stretch(logs.events(rank), 0.5))
@@ -384,7 +384,7 @@ def test_scaled_times_are_found_by_what_the_host_counted(logs: Logs, share: floa
         for event in (event for event in events if event["event"] == "step"):
             event["spent"] |= {"phases": {"forward": 0.9, "sync": 0.1}, "ran_s": 0.6, "delayed_s": 0.4, "cpu_s": 1.9}
         logs.write(rank, events)
-    logs.record(timings={})
+    logs.record(timings={}, made_by=None)
     assert logs.judge().problem is None
     for rank in (0, 1):
         began = next(e["time"] - e["seconds"] for e in logs.events(rank) if e["event"] == "step")

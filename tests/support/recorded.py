@@ -128,14 +128,15 @@ def _step(real: Step, number: int, slow: float, chance: random.Random) -> Step:
     return real.model_copy(update={"step": number, "seconds": seconds, "loss": loss, "ranks": GPUS})
 
 
-def _judgements(key: str, rate: float) -> list[Judgement]:
+def _judgements(key: str, rate: float, host: str = "n2") -> list[Judgement]:
     fast = Verdict.PASS if rate >= BOUND.value else Verdict.FAIL
+    clocks = f"clocks: GPU 5 of {host} ran at 1,100 MHz, the others at 1,830 MHz"
     missed = f"measured {Quantity(rate, 'words/s')} is below the threshold {BOUND}"
     return [
         Judgement(
             test=f"{_TEST}[{key}-h200]", verdict=fast, statistic="throughput", measured=f"{rate!r} words/s",
             threshold=f">= {BOUND.plain}", reference="h200", reason=missed if fast is Verdict.FAIL else None,
-            cause="clocks: GPU 5 of n2 ran at 1,100 MHz, the others at 1,830 MHz" if fast is Verdict.FAIL else None,
+            cause=clocks if fast is Verdict.FAIL else None,
         ),
         Judgement(
             test=f"{_TEST}[{key}-loss_falls]", verdict=Verdict.PASS, statistic="loss_drop", measured="2.1 nat",
@@ -283,7 +284,7 @@ def write_fleet(folder: Path, nodes: int, checks: Sequence[str]) -> None:
         rate = pattern.metrics["throughput"].value * (1.02 + 0.002 * (number % 5))
         runs.append(pattern.model_copy(update={
             "key": key, "folder": str(folder / "runs" / key), "hosts": (f"n{number}",), "nodes": 1,
-            "judgements": tuple(_judgements(key, rate)),
+            "judgements": tuple(_judgements(key, rate, f"n{number}")),
         }))  # fmt: skip
     write_session(folder, runs, check_records(folder, nodes, checks))
 

@@ -138,7 +138,8 @@ def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
     if test is None:
         return
     if report.when == "teardown" and "verdict" in noted:
-        if report.passed:  # pytest-html and Allure show the output of a test that passed, as pytest does with -rP
+        # pytest-html and Allure show the output of a test that passed, as pytest does with -rP; a failure has it all.
+        if report.passed and noted["verdict"] == Verdict.PASS:
             records = shown_path(bench_of(item.config).session.folder)
             text = "".join(f"{line}\n" for line in evidence_lines(noted, records))
             report.sections.append(("Captured stdout teardown", text))

@@ -151,7 +151,7 @@ BAD_FILES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, str], tuple[s
     ),
     "system_reference": (
         "llmbench_system = mine.yaml", {}, {"mine.yaml": "name: mine\ncluster: local\nreferences: {tinny: []}\n"},
-        ("system mine: references: unknown recipe 'tinny' (did you mean 'tiny'?)", "legal: ", "opt125m"),
+        ("system mine: references: unknown recipe 'tinny' (did you mean 'tiny'?)", "legal: tiny, ", " more"),
     ),
     "system_contradicts": (
         "llmbench_system = mine.yaml", {},
@@ -222,7 +222,7 @@ def test_a_marker_that_cannot_be_meant_is_a_collection_error(user: UserFolder, a
     user.test(MARKED.format(asked))
     result = user.run_here("-n0", "--cluster", "local", code=pytest.ExitCode.INTERRUPTED)
     assert f"test_mine: {told}" in result.text
-    assert (", opt13b, opt175b, " in result.text) == ("legal: " in told)
+    assert ("legal: tiny, " in result.text) == ("legal: " in told)
     assert "Traceback" not in result.text
     assert user.session is None
 
@@ -240,7 +240,7 @@ def test_workers_report_a_collection_error_once(user: UserFolder, name: str) -> 
     if name == "ini_scale":
         words = write_bad_files(user, name)
     else:
-        words = ("test_mine: unknown recipe 'tinny'", ", opt13b, opt175b, ")
+        words = ("test_mine: unknown recipe 'tinny'", " more")
         user.test(MARKED.format("'tinny'"))
     result = user.run("-n2", timeout_s=120.0, code=pytest.ExitCode.TESTS_FAILED)
     assert "1 error in" in result.text

@@ -48,7 +48,7 @@ def recorded(folder: Path, factors: Mapping[str, float]) -> None:
         log = folder / "runs" / key / "steps" / "rank-00000.jsonl"
         log.write_text(slowed(log.read_text(), factor, key, host))
         job = folder / "runs" / key / "job.json"
-        job.write_text(json.dumps({**json.loads(job.read_text()), "key": key}))
+        job.write_text(json.dumps({**json.loads(job.read_text()), "key": key, "hosts": [host]}))
         path = folder / "runs" / key / "record.json"
         record = json.loads(path.read_text())
         times = record["timings"]

@@ -111,7 +111,7 @@ def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: st
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     was_interrupted(result, "--llmbench-session-time 00:01:00")
     page = write_page(result.session).read_text()
-    assert "<h1>Interrupted by --llmbench-session-time 00:01:00: 4 ERROR" in page
+    assert " Interrupted by --llmbench-session-time 00:01:00: 4 ERROR" in page
     problem = result.record("first")["problem"]
     assert problem["kind"] == "session_ended"
     assert problem["message"] == "the session ended before this run did: ended by --llmbench-session-time 00:01:00"

@@ -94,7 +94,9 @@ def test_a_run_that_is_replayed_counts_once(history: History, tmp_path: Path) ->
     record = json.loads((first / "runs" / "opt125m" / "record.json").read_text())
     replayed = tmp_path / "20261102-120000-bbbbbb" / "runs" / "opt125m" / "record.json"
     replayed.parent.mkdir(parents=True)
-    replayed.write_text(json.dumps({**record, "session": "20261102-120000-bbbbbb", "cluster": "replay"}))
+    replayed.write_text(
+        json.dumps({**record, "session": "20261102-120000-bbbbbb", "cluster": "replay", "replayed": "logs"})
+    )
     import_sessions(history, [replayed.parents[2]])
     assert [point.session for point in read_series(history, "opt125m", "throughput")] == ["20261102-120000-bbbbbb"]
     import_sessions(history, [first])
