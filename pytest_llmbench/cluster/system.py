@@ -103,6 +103,8 @@ class System(Strict):
     """Default of `--slurm reservation=...`."""
     constraint: str | None = None
     """Default of `--slurm constraint=...`."""
+    group: str | None = None
+    """Unix group that may read a session's reports, records and logs at its end; absent, its user alone."""
     env: Mapping[str, str] = {}
     """Environment variables of every rank, including the ranks of a command."""
     setup: tuple[str, ...] = ()

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.wire import layout
 
 # Of files that a job executes or that may hold what others must not see.
 PRIVATE = 0o600
 _LARGEST = 512 << 20
+# Scripts, pickles and tasks of jobs, which may have what their environment has.
+_EXECUTED = ("*.sh", "*.sbatch", "*.pkl", layout.TASK)
 # Owner of the files of root, as a container or NFS shows them that does not know the real one.
 _UNMAPPED_UID = 65534
 
@@ -81,6 +84,33 @@ def make_private(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # it is renamed or taken away just now
             if not path.is_symlink() and path.is_file():
                 path.chmod(PRIVATE)
+
+
+def share(folder: Path, group: str) -> None:
+    """Let the members of a group read a session's folder, and list the one above it if that was made for this user.
+
+    Scripts and pickles of jobs stay private, with the environment in them. Raises ConfigError as `find_group` does, and
+    OSError if a mode cannot be changed.
+    """
+    number, above = find_group(group), folder.absolute().parent
+    made = above.stat().st_mode & 0o077 == 0 and above != Path.home()
+    for path in (*([above] if made else ()), folder, *folder.rglob("*")):
+        executed = any(path.match(pattern) for pattern in _EXECUTED)
+        with contextlib.suppress(FileNotFoundError):  # it is renamed or taken away just now
+            if not path.is_symlink() and not executed and path.stat().st_uid == os.getuid():
+                os.chown(path, -1, number)
+                path.chmod(0o750 if path.is_dir() else 0o640)
+
+
+def find_group(name: str) -> int:
+    """Return the number of a group; raises ConfigError if it is unknown, or this user cannot give files to it."""
+    try:
+        number = grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"group {name!r} of the system is unknown on this machine: name a group of yours") from None
+    if os.getuid() != 0 and number not in {os.getegid(), *os.getgroups()}:
+        raise ConfigError(f"group {name!r} of the system: {_name(os.getuid())} is not a member: name a group of yours")
+    return number
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -23,7 +23,7 @@ from pytest_llmbench.cluster.runs import (
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.core.errors import ConfigError, unknown
 from pytest_llmbench.core.extensions import Extensions
-from pytest_llmbench.core.files import refuse_shared
+from pytest_llmbench.core.files import find_group, refuse_shared
 from pytest_llmbench.core.quantity import for_people
 from pytest_llmbench.core.recipe.recipes import Recipe, recipes_by_file
 from pytest_llmbench.core.recipe.reference import Reference
@@ -167,6 +167,8 @@ class Bench:
             )
         if self.settings.cluster in {"local", "slurm"} and self.settings.replay is None:
             refuse_shared(self.options.run_dir)
+        if self.settings.system.group is not None:
+            find_group(self.settings.system.group)
 
     def take_over(self) -> None:
         """With `--resume`, take over the session before any worker or test reads its folder."""

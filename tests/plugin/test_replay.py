@@ -1,5 +1,6 @@
 """`--replay`: logs that were made elsewhere are judged by the same rules, and nothing runs."""
 
+import grp
 import html
 import json
 import os
@@ -63,6 +64,21 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
     assert len(record["steps"]) == 30
     assert record["job_id"] is None
     assert sorted(path.name for path in (result.session / "runs" / "tiny").iterdir()) == ["record.json"]
+
+
+def test_a_group_of_the_system_may_read_the_session(user: UserFolder, replay: Path) -> None:
+    user.test()
+    (replay / "tiny" / "job.out").write_text(ours())
+    facts(replay / "tiny", ranks_per_node=2, hosts=["a1"], wall_s=100)
+    system = user.path / "team.yaml"
+    for group, code in ((grp.getgrgid(os.getgid()).gr_name, pytest.ExitCode.OK), ("no-such-group", 4)):
+        system.write_text(yaml.safe_dump({"name": "team", "cluster": "local", "group": group}))
+        result = user.run_here(f"--replay={replay}", f"--system={system}", "-n0", "-k", "learns", code=code)
+    assert "group 'no-such-group' of the system is unknown on this machine: name a group of yours" in result.text
+    assert user.session is not None
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (user.session, *user.session.iterdir())}
+    assert modes[user.session.name] == "0o750"
+    assert {modes[name] for name in ("session.json", "verdict.json", "junit.xml")} == {"0o640"}
 
 
 @pytest.mark.parametrize(

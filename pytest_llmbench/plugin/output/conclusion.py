@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench import __version__
-from pytest_llmbench.core.files import write_text
+from pytest_llmbench.core.files import share, write_text
 from pytest_llmbench.core.record.records import RecordedClause, Verdict, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.bench import Bench
@@ -145,7 +145,8 @@ class Conclusion:
     def write(self, exit_code: int, notes: Sequence[str]) -> None:
         """Write `summary.md`, with further sentences, and, last of all in the session's folder, `verdict.json`.
 
-        Raises OSError if writing a file fails; the verdict is then missing.
+        A group that the system names may read the folder from then on. Raises OSError if writing a file fails; the
+        verdict is then missing.
         """
         folder = self._bench.session.folder
         word, reason = self._decide(1 if exit_code in DETAILED.values() else exit_code)
@@ -162,6 +163,8 @@ class Conclusion:
             with Path(step).open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         write_model(folder / layout.VERDICT, verdict)
+        if (group := self._bench.settings.system.group) is not None:
+            share(folder, group)
 
     def withdraw(self) -> None:
         """Take away the reports of an earlier process of this session, which `--resume` goes on with.

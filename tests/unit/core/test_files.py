@@ -1,5 +1,6 @@
 """Files that are replaced whole."""
 
+import grp
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from pytest_llmbench.core.files import (
     refuse_shared,
     refuse_special_files,
     replacing,
+    share,
     write_text,
 )
 from pytest_llmbench.core.yaml_files import read_yaml
@@ -158,6 +160,28 @@ def test_a_folder_with_a_special_file_is_refused(tmp_path: Path, kind: str) -> N
             path.symlink_to(tmp_path.with_name(f"{tmp_path.name}.fifo"))
     with pytest.raises(ConfigError, match=rf"{path} is not a regular file"):
         refuse_special_files(tmp_path)
+
+
+def test_a_group_reads_a_session_but_for_what_jobs_execute(tmp_path: Path) -> None:
+    session = tmp_path / "reports" / "s"
+    for name in ("record.json", "run.sh", "1_submitted.pkl", "logs/output.log"):
+        write_text(session / "runs" / "tiny" / name, "", mode=0o600)
+    outside = tmp_path / "outside"
+    outside.touch(mode=0o600)
+    (session / "link").symlink_to(outside)
+    tmp_path.chmod(0o700)
+    group = grp.getgrgid(os.getgid() or 1).gr_name
+    share(session, group)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path, *tmp_path.rglob("*"))}
+    assert modes == {
+        tmp_path.name: "0o700", "outside": "0o600", "link": "0o600", "reports": "0o750", "s": "0o750", "runs": "0o750",
+        "tiny": "0o750", "logs": "0o750", "output.log": "0o640", "record.json": "0o640", "run.sh": "0o600",
+        "1_submitted.pkl": "0o600",
+    }  # fmt: skip
+    assert (session / "runs").stat().st_gid == grp.getgrnam(group).gr_gid
+    assert outside.stat().st_gid == os.getgid()
+    with pytest.raises(ConfigError, match="group 'no-such-group' of the system is unknown on this machine"):
+        share(session, "no-such-group")
 
 
 @pytest.mark.parametrize("kind", ["recipes", "systems"])
