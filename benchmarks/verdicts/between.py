@@ -45,7 +45,7 @@ def point(seed: int, number: int, runs: int) -> Point:
 
 
 def line_of(given: tuple[int, int, int]) -> tuple[str, bool]:
-    """What becomes of the runs of a point, in a line; and whether too many verdicts are wrong."""
+    """Describe the verdicts of a point's runs in one line, and return whether too many are wrong."""
     judged = simulate(point(*given))
     cell, worst = judged.cell, int(judged.wrong[OURS].argmax())
     wrong, left_open = (

@@ -11,7 +11,7 @@ _LONGEST = 1000
 # How far from the cause are: an error that is logged, a launcher's report of a program, and words of failure without
 # a level. A run may survive the first and the last.
 _LOGGED, _REPORTS, _WORDS = 1, 3, 4
-# The first word about how grave a message is, behind times, hosts and ranks. It decides, whatever else the line has.
+# The level of a logged message, after times, hosts and ranks. A level decides, even if the text contains other words.
 _LEVEL = re.compile(
     r"(?P<mild>\b(?:WARN(?:ING)?|INFO(?!: (?:task|rcu))|DEBUG|NOTICE|TRACE)\b(?![=_-])|[Ww]arning:"
     r"|\b[Ll]evel=\W?(?:warn|info|debug)|(?:^|[\[\s])[WID](?:\d{4} [\d:]|[\d :.]{0,30}\w+\.(?:cpp|cc|py):\d)"
@@ -76,7 +76,7 @@ _MAY_BE_HARMLESS = re.compile(
     r"| (?:executing|code|in|while|when|from|on|during|read|load|writ)))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
 )
-# The run survived what such words are about, or nothing happened.
+# With one of these words a line reports a warning, a retry or a possibility, and not a failure.
 _HEDGED = re.compile(
     r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*|instead"
     r"|disabl\w+|deprecat\w+|optional\w*|may|might|if|will (?:be|use|not|result)|start\w* from|dlerror|installed"

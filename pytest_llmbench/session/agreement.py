@@ -33,8 +33,8 @@ from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
 T = TypeVar("T")
-# Values of a record that nothing else in its session's folder has, and why. The report of a check is one where answers
-# alone do not give it, as of checks that look at files (`CheckNotKeptError`).
+# Values of a record that cannot be compared, as no other file of the session contains them, with the reason. Reports of
+# checks that read files on the nodes cannot be made again either (`CheckNotKeptError`).
 UNCHECKED: Mapping[str, str] = {
     "made_by.user": "a login name for people",
     "token": "of a check: its jobs have it as a comment",

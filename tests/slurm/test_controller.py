@@ -66,7 +66,7 @@ class Forgetful:
     def forget(self) -> None:
         """Kill it, and start it with what it had saved then.
 
-        A node that it drains at once shows why a job was cancelled, so nobody puts it back into service.
+        The controller drains the node at once: the only sign of why it cancelled the job. So the node stays drained.
         """
         self._slurm.kill_controller()
         shutil.rmtree(self._state)

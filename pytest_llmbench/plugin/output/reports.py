@@ -40,7 +40,7 @@ def make_reports(session: FinishedSession, config: pytest.Config) -> list[Report
     for name, write in _report_writers(session, config):
         try:
             made.append(Reported(name=name, lines=tuple(map(str, write() or ()))))
-        except Exception as error:  # noqa: BLE001 - whatever the report of somebody else does
+        except Exception as error:  # noqa: BLE001 - reports of other packages may raise anything
             made.append(
                 Reported(name=name, failure=f"report {name} could not be made: {type(error).__name__}: {error}")
             )

@@ -17,7 +17,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.recount import differences
 from pytest_llmbench.session.agreement import Agreement
 
-# Checks of these families ask the nodes, and look at nothing else. Those of other packages may do anything.
+# Checks of these families use the answers of the nodes alone. Checks of other packages may use other sources.
 _FAMILIES = {"host", "compute", "collectives", "network"}
 _OURS = "pytest_llmbench.checks."
 

@@ -185,7 +185,7 @@ def changed_leaf(value: Any) -> Any:
 
 @pytest.mark.parametrize(("kind", "folder"), [(RunRecord, RUN), (HealthRecord, "checks/memory")])
 def test_each_leaf_of_a_record_is_compared(session: Path, kind: Any, folder: str) -> None:
-    """Whoever edits a value of a record, and makes its digest in the journal again, is found out."""
+    """An edited value is named, even if the record's digest in the journal was computed again."""
     changed("began", session=session.name)(session)  # the recorded journal is of before it had this key
     path, unseen, agreement = session / folder / "record.json", set[str](), Agreement(session)
     whole, record = json.loads(path.read_text()), kind.read(path)

@@ -80,7 +80,7 @@ def facts(context: RankContext, log: ProbeLog) -> GpuFacts:
     path = context.folder.absolute() / "nvidia-smi" / f"{host_name()}.xml"
     write_text(path, smi.text)
     log.phase("nvidia-smi nvlink -s")
-    # Where the driver does not answer, it will not in a minute more, and the kernel's log says why.
+    # A driver that hung once is asked again only briefly: the kernel log gives the reason.
     hangs = smi.error is not None and smi.error.startswith("no end")
     links = _run(["nvidia-smi", "nvlink", "-s"], _SHORT_S if hangs else _TIMEOUT_S)
     imex = None

@@ -276,7 +276,7 @@ def test_a_slow_start_that_outlasts_few_steps_is_not_called_slow(steps: int, phi
 
 
 def test_a_slow_start_that_has_not_ended_is_not_called_slow() -> None:
-    """What is left of it, here 3 % of the rate, follows from its falls so far."""
+    """The rest of the start, here 3 % of the rate, is estimated from how it has fallen so far."""
     rng, wrong = random.Random(1), 0
     for _ in range(100):
         x, seconds = rng.gauss(0, 1), []

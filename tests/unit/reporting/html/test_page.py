@@ -243,7 +243,7 @@ def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None
 
 
 def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
-    """The same recipe on as many nodes of that system, next to this session; without a past there is no figure."""
+    """The figure shows earlier sessions of the same recipe, system and number of nodes; without any, it is left out."""
     fleet = Fleet("q", 1)
     before, now = (fleet.session(day)[fleet.recipes[0]] for day in (0, 1))
     with open_history(tmp_path / "history.db") as history:
