@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from pytest_llmbench.cluster.executors import Accepted
 from pytest_llmbench.cluster.slurm.queries import SHORT_WAIT_S, describe_nodes
 from pytest_llmbench.cluster.slurm.queue import Slurm
@@ -26,6 +28,8 @@ _TERMINATE_GRACE_S = 25.0
 _HINDSIGHT_S = 3.0
 # A controller that is silent when a step fails may have been restarted, and have had the step ended.
 _UNSAID_S = 20.0
+# Ranks of one run end within a moment of each other, and on busy cores within seconds.
+_GONE_S = 10.0
 
 
 class Job(ABC):
@@ -213,6 +217,20 @@ class LocalJob(Job):
         super().__init__(str(controller.pid), (host,), command)
         self.process = self._controller = controller
         self._driven = driven
+        self._seen = set[int]()
+        self._whole_at = time.monotonic()
+
+    @property
+    def gone(self) -> int:
+        """The number of its ranks whose processes ended some seconds ago while others go on; 0 once all have ended."""
+        running: set[int] = set()
+        with contextlib.suppress(psutil.Error):
+            running = {child.pid for child in psutil.Process(self._controller.pid).children()}
+        self._seen |= running
+        missing = len(self._seen - running) if running else 0
+        if not missing:
+            self._whole_at = time.monotonic()
+        return missing if time.monotonic() - self._whole_at > _GONE_S else 0
 
     def status(self) -> JobStatus:
         """RUNNING while the controller lives, then COMPLETED: whether the ranks failed is in their own logs."""

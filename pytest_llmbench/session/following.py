@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pytest_llmbench.cluster.jobs import Job, JobOnSlurm, SlurmJob
+from pytest_llmbench.cluster.jobs import Job, JobOnSlurm, LocalJob, SlurmJob
 from pytest_llmbench.cluster.lease import Lease
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.cluster.settings import Settings
@@ -184,6 +184,9 @@ class Follower:
             if active.lease is not None or not self.slurm.silent:
                 self.end(active)
             return self.finish(active, JobStatus(state=JobState.COMPLETED))
+        if self._is_broken(active):
+            self.end(active)  # before the ranks have met, the others would wait until the deadline of the start
+            return self.finish(active, JobStatus(state=JobState.COMPLETED))
         if (problem := watch.look() or self._refused(active)) is None:
             self._look_for_enough(active, watch)
             return None
@@ -193,6 +196,13 @@ class Follower:
             return None  # the cause is that Slurm has lost the job
         self.end(active)  # we may look late: work that was done in time counts
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
+
+    def _is_broken(self, active: Active) -> bool:
+        """True if a rank on this machine is gone that did not end in order; on Slurm, srun ends the others."""
+        if not isinstance(active.job, LocalJob) or not (gone := active.job.gone):
+            return False
+        series = active.run.engine.read(active.run.place.folder, active.run.spec.recipe)
+        return gone > sum(info.ended for info in series.ranks)
 
     def _refused(self, active: Active) -> Problem | None:
         """The problem of a job that Slurm shows as running and that a node refused to start."""

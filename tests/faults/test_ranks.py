@@ -37,6 +37,17 @@ def test_a_killed_rank_is_named(user: UserFolder, watch: type[Watch], distributi
     user.wait_for(lambda _: not any(alive(pid) for pid in pids), timeout_s=30)
 
 
+def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named(user: UserFolder, watch: type[Watch]) -> None:
+    """The others would wait for it until the deadline of the start."""
+    user.recipe(**ENDLESS)
+    process = user.start(*LOCAL)
+    begun = "runs/tiny/steps/rank-00001.jsonl"
+    session = user.wait_for(lambda session: any("\n" in log.read_text() for log in session.glob(begun)) and session)
+    pid = watch.pid(session, "tiny", 1)
+    os.kill(pid, signal.SIGKILL)
+    assert f"rank 1 on {os.uname().nodename} (pid {pid}) died without a word" in user.finish(process).error
+
+
 def test_a_hung_rank_is_named_and_ended(user: UserFolder, watch: type[Watch]) -> None:
     """A rank that stops while the others wait for it is found by its place in the step."""
     user.recipe(**ENDLESS, deadlines={"hang_factor": 5.0, "hang_floor_s": 4.0})

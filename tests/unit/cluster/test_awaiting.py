@@ -2,12 +2,15 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import psutil
 import pytest
 
-from pytest_llmbench.cluster.jobs import FinishedJob, Job, await_an_end
+from pytest_llmbench.cluster import jobs
+from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, await_an_end
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 
 FOR_EVER = 600.0
@@ -63,3 +66,18 @@ def test_a_kernel_that_cannot_tell_is_no_reason_to_wait(waits: Program, monkeypa
     monkeypatch.setattr(os, "pidfd_open", none)
     assert not await_an_end([waits], FOR_EVER)
     assert not await_an_end([], FOR_EVER)
+
+
+def test_ranks_that_are_gone_are_counted_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_GONE_S", 0.2)
+    with subprocess.Popen(["bash", "-c", "sleep 1 & sleep 2 & sleep 600 & wait -n; wait"]) as controller:
+        job, seen, end = LocalJob(controller, "here", "three sleeps"), [0], time.monotonic() + 30
+        while seen[-1] < 2 and time.monotonic() < end:
+            if (gone := job.gone) != seen[-1]:
+                seen.append(gone)
+            time.sleep(0.05)
+        (last,) = psutil.Process(controller.pid).children()
+        last.kill()
+    assert seen == [0, 1, 2]
+    assert controller.returncode is not None
+    assert job.gone == 0
