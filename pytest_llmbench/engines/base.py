@@ -192,9 +192,9 @@ def statistics_of(engine: Engine) -> Mapping[str, Statistic]:
 
 
 def asks_for_speed(statistic: str, engine: str, op: str, bound: Quantity) -> bool:
-    """True if a slow run misses the bound: a least rate, or a longest time, of a statistic of speed."""
+    """True if a slow run misses the bound: a least rate above 0, or a longest time, of a statistic of speed."""
     of_speed = statistics_of(get_engine(engine))[statistic].of_speed
-    return bool(of_speed) and (op in {">=", ">"}) != (bound.dimension == "time")
+    return bool(of_speed) and bound.value > 0 and (op in {">=", ">"}) != (bound.dimension == "time")
 
 
 def known_statistics(recipe: Recipe) -> Mapping[str, Statistic]:

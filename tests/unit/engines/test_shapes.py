@@ -15,7 +15,15 @@ from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.base import ENGINES, Place, Script, get_engine, problems_of, shape_problems
+from pytest_llmbench.engines.base import (
+    ENGINES,
+    Place,
+    Script,
+    asks_for_speed,
+    get_engine,
+    problems_of,
+    shape_problems,
+)
 from pytest_llmbench.judging.flops import all_layers
 from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.session.forecast import memory
@@ -218,6 +226,11 @@ def test_a_published_rate_passes_and_six_percent_less_fails(name: str, gpu: str,
 def test_whatever_the_number_of_ranks_a_recipe_runs_or_says_why_not(topology: Topology) -> None:
     for recipe in (*shipped_recipes().values(), *shipped_recipes("smoke").values()):
         assert all(problems_of(get_engine(recipe.engine), recipe.on(topology), topology))
+
+
+def test_a_rate_of_nothing_asks_for_no_speed() -> None:
+    bounds = ("0 words/s", "-5 words/s", "1 words/s")
+    assert [asks_for_speed("throughput", "torch", ">=", Quantity(bound)) for bound in bounds] == [False, False, True]
 
 
 def test_experts_are_whole_on_their_ranks() -> None:
