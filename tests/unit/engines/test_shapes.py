@@ -15,15 +15,7 @@ from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.base import (
-    ENGINES,
-    Place,
-    Script,
-    asks_for_speed,
-    get_engine,
-    problems_of,
-    shape_problems,
-)
+from pytest_llmbench.engines.base import ENGINES, Place, Script, asks_for_speed, get_engine, problems_of, shape_problems
 from pytest_llmbench.judging.flops import all_layers
 from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.session.forecast import memory

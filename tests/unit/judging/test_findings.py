@@ -88,10 +88,7 @@ def test_a_run_in_good_order_has_no_finding() -> None:
             "throttled in the judged steps: rank 1 on n1 (hardware slowdown in 3 of 40 samples)",
         ),
         ({"telemetry": (watched(0), watched(1, sm_clock_mhz=750))}, "the ranks' clocks differ: rank 0 on n1 1500 MHz"),
-        (
-            {"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))},
-            "rates differ: rank 0 on n1 700 TFLOP/s",
-        ),
+        ({"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))}, "rates differ: rank 0 on n1 700 TFLOP/s"),
         (
             {"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
             "less than 50 % of the published",

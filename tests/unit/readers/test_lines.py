@@ -59,8 +59,7 @@ def test_what_looks_like_a_prefix(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "stamp",
-    ["[2025-11-20T14:55:23+08:00] ", "2025-11-20T14:55:23.123456789Z ", "[2025-11-20T14:55:23,123]: "],
+    "stamp", ["[2025-11-20T14:55:23+08:00] ", "2025-11-20T14:55:23.123456789Z ", "[2025-11-20T14:55:23,123]: "]
 )
 def test_a_time_before_each_line_tells_no_rank_apart(stamp: str) -> None:
     assert split_prefix(f"{stamp}iteration 1") == ("", "iteration 1")

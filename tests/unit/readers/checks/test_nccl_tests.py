@@ -359,8 +359,7 @@ def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [{"out_of_bounds": {"count": 0, "okay": []}}, {"config": {"devices": 3}}, {"config": {"devices": {"a": 1}}}],
+    "data", [{"out_of_bounds": {"count": 0, "okay": []}}, {"config": {"devices": 3}}, {"config": {"devices": {"a": 1}}}]
 )
 def test_values_of_another_kind_are_none(data: dict[str, object]) -> None:
     curve = read_nccl_tests_json(json.dumps(data))

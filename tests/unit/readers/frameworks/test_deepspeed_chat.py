@@ -25,8 +25,7 @@ Read = Callable[[Parse, str], StepSeries]
 
 
 @pytest.mark.parametrize(
-    ("log", "batch", "seconds", "throughput"),
-    [("opt-350m", 24, 20.3507, 943.4550), ("opt-13b", 16, 175.4549, 72.9532)],
+    ("log", "batch", "seconds", "throughput"), [("opt-350m", 24, 20.3507, 943.4550), ("opt-13b", 16, 175.4549, 72.9532)]
 )
 def test_lambdas_logs(sample: Callable[[str], Path], log: str, batch: int, seconds: float, throughput: float) -> None:
     """The headline is what its own rule gives: batches of all ranks over the time of the steps after the warm-up."""

@@ -297,12 +297,7 @@ def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, sec
 
 @pytest.mark.parametrize(
     ("numbers", "intervals"),
-    [
-        ((1, 2, 3, 4), (1, 2, 1, 1)),
-        ((1, 2, 4, 6), (1, 2, 2, 2)),
-        ((1, 10, 20), (1, 10, 10)),
-        ((10, 20), (10, 10)),
-    ],
+    [((1, 2, 3, 4), (1, 2, 1, 1)), ((1, 2, 4, 6), (1, 2, 2, 2)), ((1, 10, 20), (1, 10, 10)), ((10, 20), (10, 10))],
 )
 def test_the_first_iteration_is_said_again(read: Read, numbers: tuple[int, ...], intervals: tuple[int, ...]) -> None:
     lines = [CORE_0_16.replace("iteration      100/", f"iteration {number:8}/") for number in numbers]

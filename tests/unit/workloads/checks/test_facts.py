@@ -21,13 +21,7 @@ from pytest_llmbench.checks.host.nodes.facts import (
 )
 from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
 from pytest_llmbench.checks.host.nodes.folders import cache_folders, is_warm, nearest, room
-from pytest_llmbench.checks.topology.nodes.pci_topology import (
-    InstalledFile,
-    PciDevice,
-    affinity,
-    devices,
-    installed,
-)
+from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciDevice, affinity, devices, installed
 from pytest_llmbench.workloads.node.hardware import acs_control, redirecting_bridges
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
