@@ -62,15 +62,12 @@ def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...],
     assert {name for name, value in found.items() if value is None} == lost
 
 
-def test_a_gpu_that_nobody_watched_leaves_nothing() -> None:
+def test_a_gpu_that_nobody_or_two_ranks_watched_leaves_nothing() -> None:
     assert values(gpu(), GpuTelemetry(rank=1, gaps=("it did not watch its GPU",))) == NONE
     assert values(gpu(), gpus=2) == NONE
     assert values(gpus=0) == NONE
     assert gaps([gpu()], 2) == ["1 ranks tell of 2 GPUs"]
     assert gaps([], 8) == []
-
-
-def test_a_gpu_that_two_ranks_watched_is_not_counted_twice() -> None:
     shared = gpu(1, gpu="GPU-0")
     assert values(gpu(), shared) == NONE
     assert gaps([gpu(), shared], 2) == ["ranks 0, 1 share GPU-0"]

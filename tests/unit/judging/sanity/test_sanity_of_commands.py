@@ -40,16 +40,9 @@ def evidence(
     said = {key: changes.pop(key) for key in list(changes) if key in StepSeries.model_fields}
     given = {"steps": steps() if lines is None else lines, "completed": "done", "world_size": 2, **said}
     good = Evidence(
-        recipe=small(**(recipe or {})),
-        topology=NODE,
-        series=StepSeries(**given),
-        hosts=("n1",),
-        wall_s=20.0,
-        gpu=GPU,
-        kind="command",
-        device=f"NVIDIA {GPU}",
-        proof="the line `done`",
-    )
+        recipe=small(**(recipe or {})), topology=NODE, series=StepSeries(**given), hosts=("n1",), wall_s=20.0, gpu=GPU,
+        kind="command", device=f"NVIDIA {GPU}", proof="the line `done`",
+    )  # fmt: skip
     return dataclasses.replace(good, **changes)
 
 
