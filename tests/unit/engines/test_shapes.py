@@ -27,23 +27,12 @@ from tests.support.shipped import shipped_recipes
 NODES = Topology(nodes=32, gpus_per_node=8)
 LATENT = {"query_rank": 8, "key_value_rank": 8, "rotary_size": 4, "value_size": 8}
 KEYS: Mapping[str, Any] = {
-    "model.positions": "rope",
-    "model.query_groups": 1,
-    "model.head_size": 8,
-    "model.feed_forward_size": 96,
-    "model.activation": "swiglu",
-    "model.norm": "rms_norm",
-    "model.biases": "none",
-    "model.tied_embeddings": False,
-    "model.query_key_norm": True,
-    "model.rotary": {"base": 5e5},
-    "model.window": {"size": 8},
-    "model.latent_attention": LATENT,
-    "model.experts": {"number": 4, "top_k": 2, "feed_forward_size": 16},
-    "model.further_predictions": 1,
-    "parallelism.context": 2,
-    "parallelism.expert": 2,
-}
+    "model.positions": "rope", "model.query_groups": 1, "model.head_size": 8, "model.feed_forward_size": 96,
+    "model.activation": "swiglu", "model.norm": "rms_norm", "model.biases": "none", "model.tied_embeddings": False,
+    "model.query_key_norm": True, "model.rotary": {"base": 5e5}, "model.window": {"size": 8},
+    "model.latent_attention": LATENT, "model.experts": {"number": 4, "top_k": 2, "feed_forward_size": 16},
+    "model.further_predictions": 1, "parallelism.context": 2, "parallelism.expert": 2,
+}  # fmt: skip
 NEEDED: Mapping[str, Any] = {"model.rotary": "model.positions", "model.latent_attention": "model.head_size",
                              "parallelism.expert": "model.experts"}  # fmt: skip
 

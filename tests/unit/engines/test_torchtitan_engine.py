@@ -97,16 +97,14 @@ def test_a_step_is_read_in_every_version(text: str, numbers: dict[str, float]) -
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (STEP[:-5], "mfu is '4'"),
-        (STEP.partition("  mfu")[0], "cut off after tflops"),
+        (STEP[:-5], "mfu is '4'"), (STEP.partition("  mfu")[0], "cut off after tflops"),
         (STEP.replace("7,034", "7,0"), "tps is '7,0'"),
         (STEP.replace("10.7069", "1o.7069"), "loss is '1o.7069', not a number"),
-        (STEP.replace("32.62%", "32.62"), "memory is"),
-        (f"{STEP}  {STEP}", "is not a field|twice"),
+        (STEP.replace("32.62%", "32.62"), "memory is"), (f"{STEP}  {STEP}", "is not a field|twice"),
         (STEP.partition("loss: 10.7069")[2], "a line without its step"),
         (STEP.replace("step: 10", "step:  0"), "step 0"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_step_is_no_step(text: str, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         list(reader()(text))

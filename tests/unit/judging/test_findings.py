@@ -157,14 +157,11 @@ def test_a_training_above_the_peak_is_implausible_without_a_system_file(scale: s
 @pytest.mark.parametrize(
     ("device", "precision", "peak"),
     [
-        ("NVIDIA H200", "bf16", (989.4, 989.4)),
-        ("NVIDIA H200", "fp32", (66.9, 494.7)),
-        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)),
-        ("NVIDIA H200 NVL", "bf16", (835, 835)),
-        ("NVIDIA H300", "bf16", None),
-        ("cpu", "bf16", None),
+        ("NVIDIA H200", "bf16", (989.4, 989.4)), ("NVIDIA H200", "fp32", (66.9, 494.7)),
+        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)), ("NVIDIA H200 NVL", "bf16", (835, 835)),
+        ("NVIDIA H300", "bf16", None), ("cpu", "bf16", None),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_alone_gives_the_published_peak(device: str, precision: str, peak: tuple[float, float] | None) -> None:
     assert published_tflops(device, precision) == peak
 

@@ -239,12 +239,8 @@ def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str
 
 
 FAILED = [
-    "failed CUDA_ERROR_A of step",
-    "ValueError: one",
-    "failed CUDA_ERROR_B",
-    "ValueError: two",
-    "Interrupt of step",
-]
+    "failed CUDA_ERROR_A of step", "ValueError: one", "failed CUDA_ERROR_B", "ValueError: two", "Interrupt of step",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("first", range(len(FAILED)))

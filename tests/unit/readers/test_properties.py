@@ -92,20 +92,15 @@ LOGS = {
     ),
 }  # fmt: skip
 SAMPLES = [
-    ("megatron_lm", "logs/megatron_lm_core_0.16.log"),
-    ("megatron_lm", "logs/megatron_lm_one_h200.log"),
-    ("megatron_lm", "jsc/175B_job.out.excerpt.txt"),
-    ("metaseq", "logs/metaseq_20_updates.log"),
+    ("megatron_lm", "logs/megatron_lm_core_0.16.log"), ("megatron_lm", "logs/megatron_lm_one_h200.log"),
+    ("megatron_lm", "jsc/175B_job.out.excerpt.txt"), ("metaseq", "logs/metaseq_20_updates.log"),
     ("metaseq", "metaseq/fairseq_fsdp_13b_8xV100_train.log"),
-    ("metaseq", "metaseq/fairseq_moe_dummy_lm_8xA100_train.log"),
-    ("nemo", "logs/nemo_2.log"),
+    ("metaseq", "metaseq/fairseq_moe_dummy_lm_8xA100_train.log"), ("nemo", "logs/nemo_2.log"),
     ("nemo", "nemo/nemo1.0_gpt3_126m_40steps_stdout_tail.txt"),
-    ("nemo", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt"),
-    ("deepspeed_chat", "logs/deepspeed_chat_step1.log"),
-    ("deepspeed_chat", "logs/deepspeed_chat_step2.log"),
-    ("deepspeed_chat", "logs/deepspeed_chat_step3.log"),
+    ("nemo", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt"), ("deepspeed_chat", "logs/deepspeed_chat_step1.log"),
+    ("deepspeed_chat", "logs/deepspeed_chat_step2.log"), ("deepspeed_chat", "logs/deepspeed_chat_step3.log"),
     ("deepspeed_chat", "lambda/opt-350m_1_1xN_batch0001.log"),
-]
+]  # fmt: skip
 PREFIXES = [
     "node1: ", "vm-07-14: ", "titan: ", "1: ", "   1: ", "[default3]:", "[rank3]: ", "[1,0]<stdout>:", "node1: 3: ",
     "3: [default0]:[rank0]: ", "i.finetune/0 ", "ining-demo/0 [default0]:", "(RayTrainWorker pid=4711, ip=10.0.0.7) ",

@@ -15,35 +15,14 @@ from .true_logs import LAMBDA_13B, LAMBDA_350M, MEGATRON_CPU, MEGATRON_H200, MET
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 HEAD = "using world size: 2, data-parallel size: 1, context-parallel size: 1, tensor-model-parallel size: 2, "
 ARGUMENTS = {
-    "num_layers": 2,
-    "hidden_size": 64,
-    "ffn_hidden_size": 256,
-    "num_attention_heads": 4,
-    "seq_length": 32,
-    "global_batch_size": 8,
-    "micro_batch_size": 2,
-    "tensor_model_parallel_size": 2,
-    "pipeline_model_parallel_size": 1,
-    "context_parallel_size": 1,
-    "world_size": 2,
-    "train_iters": 30,
-    "params_dtype": "torch.float32",
-    "sequence_parallel": False,
-    "use_distributed_optimizer": False,
-    "recompute_granularity": None,
-    "group_query_attention": False,
-    "num_query_groups": 1,
-    "swiglu": False,
-    "num_experts": None,
-    "optimizer": "adam",
-    "position_embedding_type": "learned_absolute",
-    "fp8": None,
-    "hidden_dropout": 0.1,
-    "attention_dropout": 0.1,
-    "accumulate_allreduce_grads_in_fp32": False,
-    "load": None,
-    "lr": 0.001,
-}
+    "num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 256, "num_attention_heads": 4, "seq_length": 32,
+    "global_batch_size": 8, "micro_batch_size": 2, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1, "world_size": 2, "train_iters": 30, "params_dtype": "torch.float32",
+    "sequence_parallel": False, "use_distributed_optimizer": False, "recompute_granularity": None,
+    "group_query_attention": False, "num_query_groups": 1, "swiglu": False, "num_experts": None, "optimizer": "adam",
+    "position_embedding_type": "learned_absolute", "fp8": None, "hidden_dropout": 0.1, "attention_dropout": 0.1,
+    "accumulate_allreduce_grads_in_fp32": False, "load": None, "lr": 0.001,
+}  # fmt: skip
 OURS = TrueLog(
     name="",
     engine="megatron_lm",
@@ -51,14 +30,10 @@ OURS = TrueLog(
     gpu=False,
     recipe={
         "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
-        "parallelism": {"tensor": 2},
-        "sequence_length": 32,
-        "global_batch_size": 8,
-        "micro_batch_size": 2,
-        "precision": "fp32",
-        "steps": 30,
+        "parallelism": {"tensor": 2}, "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2,
+        "precision": "fp32", "steps": 30,
     },
-)
+)  # fmt: skip
 
 
 def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int] | None = None, more: str = "") -> str:
@@ -290,14 +265,10 @@ def test_metaseq_counts_its_parameters(tmp_path: Path, layers: int, *, sane: boo
         gpu=False,
         recipe={
             "model": {"layers": 4, "hidden_size": hidden, "attention_heads": 2, "vocab_size": 508},
-            "sequence_length": length,
-            "global_batch_size": 2,
-            "micro_batch_size": 1,
-            "precision": "fp32",
-            "steps": 50,
+            "sequence_length": length, "global_batch_size": 2, "micro_batch_size": 1, "precision": "fp32", "steps": 50,
             "options": {"model_size": "tiny"},
         },
-    )
+    )  # fmt: skip
     problem = log.problem(tmp_path, said + (LOGS / "metaseq_2_ranks.log").read_text())
     assert (problem is None) is sane
     assert problem is None or (problem.kind, "parameters of rank" in problem.message) == ("wrong_work", True)

@@ -112,14 +112,12 @@ def test_an_error_in_front_of_a_flood_is_kept() -> None:
 
 _MEANING = st.sampled_from(
     [
-        "145, RLW_RXPIPE Nonfatal XC0 i0 Link 13",
-        "145, RLW_RXPIPE Fatal XC0 i0 Link 13",
+        "145, RLW_RXPIPE Nonfatal XC0 i0 Link 13", "145, RLW_RXPIPE Fatal XC0 i0 Link 13",
         "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
-        "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
-        "48, pid=811, name=python",
+        "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", "48, pid=811, name=python",
         "48, pid=812, name=python",
     ]
-)
+)  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.sampled_from(["1b", "2a"]), _MEANING), max_size=40))

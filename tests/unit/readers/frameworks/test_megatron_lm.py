@@ -82,12 +82,9 @@ def test_every_version(text: str) -> None:
 def test_what_only_some_versions_say() -> None:
     assert step(V1).reported == {"learning_rate": 3e-6, "loss_scale": 131072.0}
     assert step(V2).reported == {
-        "consumed_samples": 51200.0,
-        "learning_rate": 3e-6,
-        "loss_scale": 131072.0,
-        "number_of_skipped_iterations": 2.0,
+        "consumed_samples": 51200.0, "learning_rate": 3e-6, "loss_scale": 131072.0, "number_of_skipped_iterations": 2.0,
         "number_of_nan_iterations": 0.0,
-    }
+    }  # fmt: skip
     assert step(V2_5).grad_norm == 1.25
     assert step(V2_5).reported == {**step(V2).reported, "num_zeros": 12.0, "params_norm": 322.5}
     assert step(CORE_0_5).reported["throughput_per_gpu"] == 151.2
@@ -192,17 +189,12 @@ def test_lines_that_cannot_be_read(text: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "",
-    "(after 10 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 |",
+    "", "(after 10 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 |",
     "    log_string += ' elapsed time per iteration (ms): {:.1f} |'.format(",
-    " iteration ............................................ 0",
-    "UserWarning: RuntimeError: CUDA out of memory",
-    "WARNING:megatron: NCCL error in: x",
-    "  File \"train.py\", line 1, in raise RuntimeError('x')",
-    "[before the start of training step] datetime:",
-    "print_datetime('exiting program after receiving SIGTERM.')",
-    "using world size: 12",
-    "  world_size ...................................... 2",
+    " iteration ............................................ 0", "UserWarning: RuntimeError: CUDA out of memory",
+    "WARNING:megatron: NCCL error in: x", "  File \"train.py\", line 1, in raise RuntimeError('x')",
+    "[before the start of training step] datetime:", "print_datetime('exiting program after receiving SIGTERM.')",
+    "using world size: 12", "  world_size ...................................... 2",
     "  tensorboard_log_interval ........................ 1",
 ])  # fmt: skip
 def test_lines_that_say_nothing(text: str) -> None:
