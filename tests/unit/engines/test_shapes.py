@@ -227,20 +227,14 @@ def test_experts_are_whole_on_their_ranks() -> None:
     assert needed.least / 2 > experts  # 2 bytes of each weight
 
 
-def test_layers_that_divide_with_the_embedding_count_it() -> None:
-    """126 layers, embedding and output layer are 64 chunks of two."""
+def test_a_model_is_split_into_whole_experts_and_layers() -> None:
+    """126 layers, embedding and output layer are 64 chunks of two; ranks of one sequence are one copy of the model."""
     arguments = given(shipped_recipes()["llama31_405b_fp8_h100"])
     assert arguments["num-layers-per-virtual-pipeline-stage"] == "2"
     assert arguments["account-for-embedding-in-pipeline-split"] == "True"
-
-
-def test_experts_that_ranks_cannot_share_are_refused() -> None:
     recipe = published("qwen3-30b-a3b", expert=3)
     assert any(
         "parallelism.expert 3 does not divide 128" in words
         for words in shape_problems(get_engine("megatron_lm"), recipe)
     )
-
-
-def test_ranks_of_one_sequence_are_one_copy_of_the_model() -> None:
     assert Parallelism(tensor=2, pipeline=4, context=2, expert=8).model_parallel_size == 16

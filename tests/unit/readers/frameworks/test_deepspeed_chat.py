@@ -198,11 +198,8 @@ def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
         list(reader()(text))
 
 
-def test_a_throughput_that_cannot_be_read(read: Read) -> None:
+def test_a_throughput_or_an_evaluation_that_cannot_be_read_is_counted(read: Read) -> None:
     assert read(reader(), f"{EPOCH.format(1)}\n{SPEED.format('NA', 8.0)}\n").unread == 1
-
-
-def test_an_evaluation_with_another_line_in_it_is_damage(read: Read) -> None:
     line = f"chosen_last_scores (higher is better) : 2.3{HEAD} nnodes=1, node_rank=0"
     torn = f"***** Evaluating reward, Epoch 1/1 *****\n{line}\n"
     assert (read(reader(), torn).totals, read(reader(), torn).unread) == ({}, 1)
