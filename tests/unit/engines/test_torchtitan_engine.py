@@ -163,6 +163,13 @@ def test_another_training_is_refused(tmp_path: Path, old: str, new: str, said: s
         assert "lr 0.0009" in (evidence.compared.summary or "")
 
 
+@pytest.mark.parametrize("factor", [1.02, 0.98])
+def test_rates_scaled_by_two_percent_contradict_the_times(tmp_path: Path, factor: float) -> None:
+    """A line on a busy CPU may be 0.05 s late, which is 4 % of these steps; not most lines."""
+    scaled = re.sub(r"tps: (\d+)", lambda rate: f"tps: {round(int(rate[1]) * factor)}", TORCHTITAN_CPU.text())
+    assert "its rate is of other work" in known(first_problem(TORCHTITAN_CPU.evidence(tmp_path, scaled))).message
+
+
 def test_eight_bits_have_to_be_in_the_log(tmp_path: Path) -> None:
     series = TORCHTITAN_CPU.evidence(tmp_path, TORCHTITAN_CPU.text()).series
     assert "does not say that its products had 8 bits" in "\n".join(ENGINE.compare(FLOAT8, EIGHT, series).differ)
