@@ -163,6 +163,13 @@ def test_another_training_is_refused(tmp_path: Path, old: str, new: str, said: s
         assert "lr 0.0009" in (evidence.compared.summary or "")
 
 
+@pytest.mark.parametrize("factor", [1.02, 0.98])
+def test_rates_scaled_by_two_percent_contradict_the_times(tmp_path: Path, factor: float) -> None:
+    """A line on a busy CPU may be 0.05 s late, which is 4 % of these steps; not most lines."""
+    scaled = re.sub(r"tps: (\d+)", lambda rate: f"tps: {round(int(rate[1]) * factor)}", TORCHTITAN_CPU.text())
+    assert "its rate is of other work" in known(first_problem(TORCHTITAN_CPU.evidence(tmp_path, scaled))).message
+
+
 def test_published_lines_give_the_published_rate() -> None:
     """The tutorial of torchao says 7.6 K tokens/s/gpu for these lines of a training with float8 on 8 H100."""
     path = sample("logs/torchtitan_8_h100_float8.log")
