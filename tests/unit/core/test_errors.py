@@ -16,6 +16,14 @@ def test_a_name_like_no_other_is_not_guessed() -> None:
     assert unknown("system", 7, []) == "unknown system '7'; legal: none"
 
 
+def test_of_many_names_those_like_the_given_one_are_listed() -> None:
+    many = [f"gpt{size}" for size in range(40)]
+    assert unknown("recipe", "xyz", many) == "unknown recipe 'xyz'; 40 are legal"
+    assert unknown("recipe", "gpt7b", ["gpt7", *map(str, range(40))]) == (
+        "unknown recipe 'gpt7b' (did you mean 'gpt7'?); 41 are legal, gpt7 among them"
+    )
+
+
 def test_the_kind_of_an_error_is_an_attribute() -> None:
     died = RunError("left_alone", "rank 3 died")
     assert (str(died), died.kind) == ("rank 3 died", "left_alone")
