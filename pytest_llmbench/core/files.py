@@ -156,12 +156,7 @@ def read_regular(path: Path) -> bytes:
 def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
     """Read a file that others may have written, whole.
 
-    Args:
-        path: the file.
-        most: its largest size, bytes.
-        hint: the end of the message if it cannot be read.
-
-    Raises ConfigError if it is larger or unreadable.
+    Raises ConfigError if it is larger than `most` bytes or unreadable, then with `hint` at the end of the message.
     """
     try:
         with open_regular(path) as file:
