@@ -13,12 +13,10 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
-import yaml
 
 from pytest_llmbench import plugin
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ErrorKind
-from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
@@ -111,12 +109,6 @@ def test_every_engine_is_there() -> None:
 
 def test_every_portable_dimension_is_there() -> None:
     assert {"fraction", "loss"} == PORTABLE_DIMENSIONS
-
-
-def test_every_shipped_system_is_there() -> None:
-    (line,) = re.findall(r"^Shipped systems: (.*?)\.\n\n", TEXT, re.MULTILINE | re.DOTALL)
-    files = {yaml.safe_load(path.read_text())["name"] for path in shipped("systems").glob("*.yaml")}
-    assert set(re.findall(r"`([^`]+)`", line)) == files
 
 
 def test_every_verdict_is_there() -> None:
