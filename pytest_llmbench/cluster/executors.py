@@ -261,8 +261,8 @@ def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | No
 def submit_local(request: JobRequest, module: str, folder: str) -> subprocess.Popen[bytes]:
     """Start a module on this machine as a program, once per task, with a folder as its argument.
 
-    Returns submitit's controller of the tasks. It has a session of its own, so that Ctrl-C reaches pytest alone, which
-    ends it in order, and writes its errors to a file beside their logs.
+    Returns submitit's controller of the tasks. It has a session of its own, so that Ctrl-C reaches pytest alone, and
+    writes its errors into the folder of their logs.
     """
     gpus = visible_gpus() or tuple(map(str, range(request.gpus_per_node)))
     make_folder(logs := request.folder)

@@ -152,7 +152,7 @@ def test_an_interruption_of_ranks_here_is_not_told_at_the_terminal(
     (tmp_path / "waits.py").write_text("print('up')\nimport time\ntime.sleep(600)\n")
     monkeypatch.chdir(tmp_path)
     controller = submit_local(here(tmp_path), "waits", "folder")
-    errors = tmp_path / "logs" / "launcher.log"
+    errors = tmp_path / "logs" / "launcher_log.err"
     job = LocalJob(controller, "waits", errors)
     wait_until((tmp_path / "logs" / f"{controller.pid}_0_log.out").exists)
     assert os.getsid(controller.pid) == controller.pid
