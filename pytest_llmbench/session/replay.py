@@ -168,8 +168,8 @@ def _find_nearest(
     fitting = [candidate.name for differences, candidate, _ in found if not differences]
     if len(fitting) > 1:
         raise ConfigError(
-            f"--replay: {logs} fits recipes {listed(fitting)}: what they differ in is not in the log: put it into "
-            f"{folder.parent}/<recipe>/, or more into {FACTS_FILE}"
+            f"--replay: {logs} fits recipes {listed(fitting)}: their difference is not in the log: put it into "
+            f"{folder.parent}/<recipe>/, or declare more in {FACTS_FILE}"
         )
     words = f"{recipe.name} of {len(candidates)} recipes of engine {recipe.engine}"
     given = f"the log gives {listed(sorted({claim.name for claim in series.claims}))}"
