@@ -201,6 +201,9 @@ def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> 
             with new.open("rb") as file:
                 os.fsync(file)
         new.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a write to a full disk names none
+        raise
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)

@@ -98,6 +98,8 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
         raise ConfigError(f"--replay {folder}: {what}: give a folder with the logs of a run in {given}/<recipe>/")
     refuse_special_files(folder)
     session = (folder / layout.FOLDERS["run"]).is_dir()
+    if not session and (folder / layout.FOLDERS["check"]).is_dir():
+        raise ConfigError(f"--replay {folder}: a session without runs: `llmbench report {folder}` shows its checks")
     if settings.as_recorded and not session:
         raise ConfigError(f"--replay as-recorded:{folder}: records of a session have recipes, and this folder has none")
     asked = settings.nodes_per_run or settings.nodes

@@ -74,11 +74,8 @@ def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
     path.write_text("name: mine\ncluster: slurm\ngpus_per_node: 4\nenv: {A: b}\nsetup: [module load cuda]\n")
     system = load_system(str(path), [])
     assert (system.name, system.gpus_per_node, system.env, system.setup) == (
-        "mine",
-        4,
-        {"A": "b"},
-        ("module load cuda",),
-    )
+        "mine", 4, {"A": "b"}, ("module load cuda",),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -149,20 +146,16 @@ def test_an_interruption_of_ranks_here_is_not_told_at_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Submitit's controller prints its own traceback, and Ctrl-C at a terminal reaches every process of its session."""
-    (tmp_path / "waits.py").write_text("print('up')\nimport time\ntime.sleep(600)\n")
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.chdir(tmp_path)
     controller = submit_local(here(tmp_path), "waits", "folder")
-    errors = tmp_path / "logs" / "launcher_log.err"
-    job = LocalJob(controller, "waits", errors)
+    job = LocalJob(controller, "waits", tmp_path / "logs" / "launcher_log.err")
     wait_until((tmp_path / "logs" / f"{controller.pid}_0_log.out").exists)
     assert os.getsid(controller.pid) == controller.pid
     job.cancel()
-    assert controller.returncode != 0
     assert (job.last_words(), *capfd.readouterr()) == ("", "", "")
-    controller = submit_local(here(tmp_path, python="/nowhere"), "waits", "folder")
-    controller.wait(60)
-    job = LocalJob(controller, "waits", errors)
-    assert "No such file or directory: '/nowhere'" in job.last_words()
+    submit_local(here(tmp_path, python="/nowhere"), "waits", "folder").wait(60)
+    assert job.last_words().endswith("No such file or directory: '/nowhere'")
 
 
 @pytest.mark.parametrize("model", ["NVIDIA H200 NVL 2", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"])
