@@ -40,8 +40,8 @@ YOU_AT_LEAST = 0.15
 WHAT_BELOW = 0.02
 # The largest shares of the sentences of docstrings and comments that deny something, or in which things speak or know.
 # They may only fall: the goal for negations is 5 % and 8 %.
-NEGATIONS = {"docstring": 0.055, "comment": 0.12}
-TALKING = {"docstring": 0.02, "comment": 0.03}
+NEGATIONS = {"docstring": 0.055, "comment": 0.095}
+TALKING = {"docstring": 0.005, "comment": 0.015}
 
 
 Place = Literal["prose", "heading", "cell", "docstring", "comment"]
