@@ -344,7 +344,7 @@ def goals(found: list[Sentence]) -> list[Goal]:
 def _goal_of_code(found: list[Sentence], place: str, habit: str, regex: re.Pattern[str], most: float) -> Goal:
     texts = [sentence.text for sentence in found if sentence.place == place]
     share = sum(bool(regex.search(text)) for text in texts) / max(1, len(texts))
-    return Goal(f"{place}s that {habit}: at most {most:.0%}", share, share <= most)
+    return Goal(f"{place}s that {habit}: at most {most:.1%}", share, share <= most)
 
 
 def print_figures(found: dict[Path, list[Sentence]]) -> None:
