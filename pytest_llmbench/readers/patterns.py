@@ -13,7 +13,7 @@ _LONGEST = 1000
 _LOGGED, _REPORTS, _WORDS = 1, 3, 4
 # The level of a logged message, after times, hosts and ranks. A level decides, even if the text contains other words.
 _LEVEL = re.compile(
-    r"(?P<mild>\b(?:WARN(?:ING)?|INFO(?!: (?:task|rcu))|DEBUG|NOTICE|TRACE)\b(?![=_-])|[Ww]arning:"
+    r"(?P<mild>\b(?:WARN(?:ING)?|INFO(?!: (?:task|rcu))|DEBUG|NOTICE|TRACE)\b(?![=_-])|[Ww]arning ?:|warnings\.warn\("
     r"|\b[Ll]evel=\W?(?:warn|info|debug)|(?:^|[\[\s])[WID](?:\d{4} [\d:]|[\d :.]{0,30}\w+\.(?:cpp|cc|py):\d)"
     r"|\[NeMo [WID] |\s[EWI] (?:tensorflow|external)/)"
     r"|(?P<grave>\b(?:ERROR|FATAL|CRITICAL|PANIC|SEVERE|BUG)\b(?![=_-]| (?:rate|count))"
@@ -28,26 +28,29 @@ _FAILURE = re.compile(
     r"|(?:[a-z_]\w*\.)+[A-Z]?\w{0,30}(?:Bad|Broken|Expired|Fail|Timeout|Abort|Invalid|Unsupported|Killed|Missing|NotFound)"
     r"\w{0,30}: |SystemExit: |\s+what\(\): +\S"
     r"|(?:[\w./-]+: )?(?:fatal )?error: "  # argparse, Slurm, compilers, loaders of data
+    r"|(?:StopIteration|StopAsyncIteration|GeneratorExit|SystemExit)\s*$"
     r"|Exception: |Exception in thread |Fatal Python error: |(?:CUDA|HIP) out of memory"
-    r"|terminate called (?:after throwing|without an active)"
+    r"|(?:[\w./+-]+: )?(?:terminate called|terminating due to|pure virtual method called|double free)"
     r"|(?:[\w./-]+: )?(?:Memory access fault by GPU|(?:CUDA|HIP|NCCL|RCCL) error\b|HSA_STATUS_ERROR)"
     r"|(?:[\w./-]+: )?error while loading shared libraries|MPI_ABORT was invoked"
     # glibc, as it aborts
-    r"|(?:[\w./-]+: )?(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w|double free or corruption"
+    r"|(?:[\w./-]+: )?(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w"
     r"|corrupted (?:size|double-linked)|\*\*\* (?:stack smashing|buffer overflow|glibc) detected"
     r"|.{1,300}[]:] Assertion .{1,300} failed)"  # of C, and of a kernel on a GPU
     r"|\[[\w.-]+:\d+\] \*\*\* An error occurred in MPI_|mpirun noticed that process |(?:docker: )?Error response "
     r"|Assertion failed: |Exception raised from |DataLoader worker \(pid|(?:Failed: )?Cuda error "
     r"|(?:[\w./-]+: )?(?:line \d+: +)?(?:\d+ )?"  # a shell, of the signal that ended a program
-    r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|[Kk]illed|Aborted|Terminated)"
-    r"(?: +\(core dumped\)|\s*$|\s{2})",
+    r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|[Kk]illed|Aborted|Terminated|Hangup"
+    r"|Alarm clock|User defined signal \d|Bad system call|Virtual timer expired)(?: +\(core dumped\)|\s*$|\s{2})",
     re.ASCII,
 )
 # A signal, the kernel's killer of processes, or a library's code, anywhere in a line.
 _KILLED = re.compile(
     r"\bSIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL)\b|Segmentation fault|Caught signal \d|\*\*\* Process received signal"
-    r"|oom[-_]kill|\(core dumped\)|: Killed process \d|\bsegfault at |NVRM: Xid \("
-    r"|\b(?:CUDA|CU[A-Z]{2,6}|HIP[A-Z]*|NVML)_(?:ERROR|STATUS)_(?!SUCCESS|NO_DEVICE)[A-Z]",
+    r"|oom[-_]kill|OOMKilled|\(core dumped\)|\bdumped core|: Killed process \d|\bsegfault at |\btrap \w+(?: \w+)* ip:"
+    r"|NVRM: (?:Xid \(|nvAssert)|detected stalls?\b|self-detected stall|\bOops: |\bend trace\b|\b(?i:(?:soft"
+    r"|hard) lockup)\b|\bNODE_FAIL\b|\bcudaError[A-Z]|\b(?:CUDA|CU[A-Z]{2,6}|HIP[A-Z]*|NVML|NVRTC)_(?:ERROR"
+    r"|STATUS)_(?!SUCCESS|NO_DEVICE)[A-Z]",
     re.ASCII,
 )
 # A program's report that another one ended, with the number of a signal or status other than 0.
@@ -60,28 +63,41 @@ _ENDED = re.compile(
 )
 # Words of failure that a run may survive.
 _MAY_BE_HARMLESS = re.compile(
-    r"\b(?:fail(?:ed|ure|s)?|cannot|can(?:'|no)t|could(?:n't| not)|unable to|timed out|abort(?:ed|ing)?|panic(?:ked)?"
-    r"|crashed|died|hung|stalled|killed|terminated|evicted|revoked|rejected|refused|denied|forbidden|cancell?ed"
-    r"|interrupted|disconnected|expired|exceed(?:ed|s)|exhausted|shut down|giving up|gave up|(?:stuck|blocked) for"
-    r"|lost (?:co\w+|peer|node|worker)|was lost|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource"
+    r"\b(?:fail(?:ed|ure(?! (?:detection|handl|rate|toler))|s)?|cannot|can(?:'|no)t|could(?:n't| not)|unable to"
+    r"|timed out|abort(?:ed|ing)?|panic(?:ked)?|crash(?:ed|es|ing)|died|hung|stall(?:ed|s)|stuck|killed|terminated"
+    r"|evicted|preempted|revoked|rejected|refused|denied|forbidden|cancell?ed|interrupted|disconnected|expired"
+    r"|exceed(?:ed|s)|exhausted|shut down|giving up|gave up|blocked for|lost (?:co\w+|peer|node|worker|member\w+)"
+    r"|(?:is|are) missing|missing ranks?|went away|broken|unbound variable|(?:requires?|needs?|must) (?:a )?(?:reset"
+    r"|reboot|restart)|(?:reset|reboot) required|call trace|tainted|emask|containment|is not equal to|(?:Crash"
+    r"|Image)\w*BackOff|ErrImagePull|Create\w+Error|no socket interface|(?:is|was|has been|been) (?:probably )?(?:lost"
+    r"|locked|dead|down|gone)|(?:link|went|controller|service|server|node|nodes|host|them) down|compromised"
+    r"|bad (?:device|block|sector|page)|diverged|too many \w+|rate limit|timeouts?(?=[,.!;]|\s*$| (?:while|waiting"
+    r"|after|occurred|on|for|from|reached))|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource"
     r"|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?"
     r"|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?"
-    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION"
-    r"|exception by|general protection|not enough|insufficient|too many open files|quota|in use"
-    r"|out of (?:memory|resource|range|space|bounds|disk)"
-    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist|broken pipe"
-    r"|read-only file system|resource busy|service not known|(?:page|access) fault|(?:read|write|put|i/o) error"
-    r"|received (?:signal|SIG[A-Z]+)|SIG[A-Z]+ received|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exiting|stopp\w+|halt\w+)"
-    r"|\w+(?:error|exception)(?=\s*$)|with error \d+|errors?(?=[!,.\]]| #|:(?! ?\d)|\s*$"
-    r"| (?:executing|code|in|while|when|from|on|during|read|load|writ)))\b|\bNCCL WARN ",
+    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION|exception by"
+    r"|general protection|not enough|insufficient|quota|in use|out of (?:memory|resource|range|space|bounds|disk)"
+    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist"
+    r"|(?:file ?system|remounting .{0,40}) read-only|read-only file system|resource busy|service not known|(?:page"
+    r"|access) fault|(?:read|write|put|i/o) error|(?:received|got|caught) (?:signal|SIG[A-Z]+)"
+    r"|sending signal \w+ to command|SIG[A-Z]+ (?:received|caught)|is (?:now )?(?:nan|inf)|\w+(?:error"
+    r"|exception)(?=\s*$)|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
+    r"|(?<!max )(?<!mean )(?<!abs )(?<!rel )(?<!mse )(?<!loss )(?<!squared )(?<!absolute )(?<!relative )(?<!std )(?<!s"
+    r"tandard )(?<!training )(?<!not an )errors?(?! (?:rate|count|correct|budget|toleran|handl|reporting|feedback"
+    r"|inject|checking|log|file|message|code 0|\d*\.\d)|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
 )
 # With one of these words a line reports a warning, a retry or a possibility, and not a failure.
 _HEDGED = re.compile(
-    r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*|instead"
-    r"|disabl\w+|deprecat\w+|optional\w*|may|might|if|will (?:be|use|not|result)|start\w* from|dlerror|installed"
-    r"|normally|successfully|allowed|git repository|File exists|ioctl for device)\b"
-    r"|\b(?:0|no|without) (?:\w+ )?(?:fail|err)|(?:fail|err)\w*(?: \w+)? ?[:=] ?0\b|\bOK\s*$| \.{3,} |^[ +]*\w+=",
+    r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*"
+    r"|instead(?! of)|recovered|resum(?:ed|ing)|re-?connected|restored|corrected|re-?established|succeeded|enabled|CE"
+    r"|(?:dropp|filter|remov|exclud|discard)(?:ed|ing) \d+|disabl\w+|deprecat\w+|optional\w*|may|might|if|will (?:be"
+    r"|use|not|result|abort)|start\w* from|dlerror|installed|normally|successfully|allowed|git repository|File exists"
+    r"|ioctl for device)\b|[,;] (?:so |now |then )?(?:download|build|creat|generat|proceed|continu|us|fall|default"
+    r"|train|start|assum)ing\b|fail[ -]?(?:over|fast|safe)|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err"
+    r"|un(?:healthy|correct|recover)|invalid|timeout|lost)|: No device found|; .{0,40} is not |^df: |\bOK\s*$| \.{3,} "
+    r"|^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:=] ?0\b|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?"
+    r"|no(?:ne|t active)?|false|off|disabled)\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
@@ -105,19 +121,25 @@ _CUT_OFF = re.compile(
 
 # Every line about a failure or a time limit contains one of these.
 FAILURES = (
-    b"rror", b"ERROR", b"xception", b"nterrupt", b"xit", b"EXIT", b"ail", b"FAIL", b"bort", b"ABORT", b"illed", b"KILL",
-    b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC", b"panic", b"CRIT",
-    b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected", b"efused", b"enied",
-    b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down", b"giving up", b"gave up",
-    b"stuck", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined", b"nresolved",
-    b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed",
-    b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation",
-    b"esync", b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota",
-    b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding", b"ot connected", b"ot permitted",
-    b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't", b"ould not", b"ouldn't",
-    b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E", b"[F", b"NeMo ", b"E1", b"F1",
-    b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN", b"Stale file", b"what(): ", b"(): ",
-    b"smashing", b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert", b"rc=", b"in use",
+    b"rror", b"ERROR", b"xception", b"nterrupt", b"xit", b"EXIT", b"ail", b"FAIL", b"bort", b"ABORT", b"illed",
+    b"KILL", b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC",
+    b"panic", b"CRIT", b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected",
+    b"efused", b"enied", b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down",
+    b"giving up", b"gave up", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined",
+    b"nresolved", b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal",
+    b"alformed", b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected",
+    b"iolation", b"esync", b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient",
+    b"oo many", b"quota", b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding",
+    b"ot connected", b"ot permitted", b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't",
+    b"ould not", b"ouldn't", b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E",
+    b"[F", b"NeMo ", b"E1", b"F1", b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN",
+    b"Stale file", b"(): ", b"smashing", b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert", b"rc=",
+    b"in use", b"StopIteration", b"StopAsync", b"pure virtual", b"double free", b"Hangup", b"Alarm clock",
+    b"User defined", b"Virtual timer", b"dumped core", b"trap ", b"stall", b"ockup", b"OCKUP", b"probably",
+    b"ompromised", b"bad ", b"iverged", b"oo Many", b"rate limit", b"is nan", b"is inf", b"DOWN", b" dead", b" gone",
+    b"Lost ", b"ANCEL", b"No route", b"went away", b"reempted", b"tuck", b"unbound", b"equires", b"equired",
+    b"Call Trace", b"end trace", b"ainted", b"Emask", b"ontainment", b"not equal", b"BackOff", b"Oops", b"No device",
+    b"no socket",
 )  # fmt: skip
 _ANY = re.compile("|".join(re.escape(needle.decode()) for needle in FAILURES))
 
