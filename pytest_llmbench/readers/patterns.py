@@ -48,15 +48,15 @@ _FAILURE = re.compile(
 _KILLED = re.compile(
     r"\bSIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL)\b|Segmentation fault|Caught signal \d|\*\*\* Process received signal"
     r"|oom[-_]kill|OOMKilled|\(core dumped\)|\bdumped core|: Killed process \d|\bsegfault at |\btrap \w+(?: \w+)* ip:"
-    r"|NVRM: (?:Xid \(|nvAssert)|detected stalls?\b|self-detected stall|\bOops: |\bend trace\b|\b(?i:(?:soft"
-    r"|hard) lockup)\b|\bNODE_FAIL\b|\bcudaError[A-Z]|\b(?:CUDA|CU[A-Z]{2,6}|HIP[A-Z]*|NVML|NVRTC)_(?:ERROR"
-    r"|STATUS)_(?!SUCCESS|NO_DEVICE)[A-Z]",
+    r"|NVRM: (?:Xid \(|nvAssert)|detected stalls?\b|self-detected stall|\bOops: |\bend trace\b"
+    r"|\b(?i:(?:soft|hard) lockup)\b|\bNODE_FAIL\b|\bcudaError[A-Z]|\b(?:CUDA|CU[A-Z]{2,6}|HIP[A-Z]*|NVML"
+    r"|NVRTC)_(?:ERROR|STATUS)_(?!SUCCESS|NO_DEVICE)[A-Z]",
     re.ASCII,
 )
 # A program's report that another one ended, with the number of a signal or status other than 0.
 _ENDED = re.compile(
-    r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code|value)\b"
-    r"[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
+    r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code"
+    r"|value)\b[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
     r"|\breturned [1-9]\d{0,2} exit status|\bnon-?zero (?:exit|status|return)|\*\*\* .{1,200} Error [1-9]\d{0,2}\s*$"
     r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]|\brc=[1-9]",
     re.ASCII | re.IGNORECASE,
@@ -67,37 +67,38 @@ _MAY_BE_HARMLESS = re.compile(
     r"|timed out|abort(?:ed|ing)?|panic(?:ked)?|crash(?:ed|es|ing)|died|hung|stall(?:ed|s)|stuck|killed|terminated"
     r"|evicted|preempted|revoked|rejected|refused|denied|forbidden|cancell?ed|interrupted|disconnected|expired"
     r"|exceed(?:ed|s)|exhausted|shut down|giving up|gave up|blocked for|lost (?:co\w+|peer|node|worker|member\w+)"
-    r"|(?:is|are) missing|missing ranks?|went away|broken|unbound variable|(?:requires?|needs?|must) (?:a )?(?:reset"
-    r"|reboot|restart)|(?:reset|reboot) required|call trace|tainted|emask|containment|is not equal to|(?:Crash"
-    r"|Image)\w*BackOff|ErrImagePull|Create\w+Error|no socket interface|(?:is|was|has been|been) (?:probably )?(?:lost"
-    r"|locked|dead|down|gone)|(?:link|went|controller|service|server|node|nodes|host|them) down|compromised"
-    r"|bad (?:device|block|sector|page)|diverged|too many \w+|rate limit|timeouts?(?=[,.!;]|\s*$| (?:while|waiting"
-    r"|after|occurred|on|for|from|reached))|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource"
-    r"|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?"
-    r"|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?"
-    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION|exception by"
-    r"|general protection|not enough|insufficient|quota|in use|out of (?:memory|resource|range|space|bounds|disk)"
-    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist"
-    r"|(?:file ?system|remounting .{0,40}) read-only|read-only file system|resource busy|service not known|(?:page"
-    r"|access) fault|(?:read|write|put|i/o) error|(?:received|got|caught) (?:signal|SIG[A-Z]+)"
-    r"|sending signal \w+ to command|SIG[A-Z]+ (?:received|caught)|is (?:now )?(?:nan|inf)|\w+(?:error"
-    r"|exception)(?=\s*$)|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
-    r"|(?<!max )(?<!mean )(?<!abs )(?<!rel )(?<!mse )(?<!loss )(?<!squared )(?<!absolute )(?<!relative )(?<!std )(?<!s"
-    r"tandard )(?<!training )(?<!not an )errors?(?! (?:rate|count|correct|budget|toleran|handl|reporting|feedback"
-    r"|inject|checking|log|file|message|code 0|\d*\.\d)|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
+    r"|(?:is|are) missing|missing ranks?|went away|broken|unbound variable"
+    r"|(?:requires?|needs?|must) (?:a )?(?:reset|reboot|restart)|(?:reset|reboot) required|call trace|tainted|emask"
+    r"|containment|is not equal to|(?:Crash|Image)\w*BackOff|ErrImagePull|Create\w+Error|no socket interface"
+    r"|(?:is|was|has been|been) (?:probably )?(?:lost|locked|dead|down|gone)"
+    r"|(?:link|went|controller|service|server|node|nodes|host|them) down|compromised|bad (?:device|block|sector|page)"
+    r"|diverged|too many \w+|rate limit|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|on|for|from|reached))"
+    r"|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource|undefined (?:symbol|reference)|unresolved"
+    r"|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?|invalid|illegal|malformed"
+    r"|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?|unexpected(?:ly)?(?! key)"
+    r"|violation|desync|traceback|backtrace|fatal|BAD TERMINATION|exception by|general protection|not enough"
+    r"|insufficient|quota|in use|out of (?:memory|resource|range|space|bounds|disk)|no (?:module|space|route|such)"
+    r"|not (?:found|responding|connected|ready|permitted)|does not exist|(?:file ?system|remounting .{0,40}) read-only"
+    r"|read-only file system|resource busy|service not known|(?:page|access) fault"
+    r"|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command|SIG[A-Z]+ (?:received|caught)"
+    r"|is (?:now )?(?:nan|inf)|\w+(?:error|exception)(?=\s*$)"
+    r"|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
+    r"|errors?(?! (?:rate|count|correct|budget|toleran|handl|reporting|feedback|inject|checking|log|file|message|code 0"
+    r"|\d*\.\d)|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
 )
 # With one of these words a line reports a warning, a retry or a possibility, and not a failure.
 _HEDGED = re.compile(
     r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*"
     r"|instead(?! of)|recovered|resum(?:ed|ing)|re-?connected|restored|corrected|re-?established|succeeded|enabled|CE"
-    r"|(?:dropp|filter|remov|exclud|discard)(?:ed|ing) \d+|disabl\w+|deprecat\w+|optional\w*|may|might|if|will (?:be"
-    r"|use|not|result|abort)|start\w* from|dlerror|installed|normally|successfully|allowed|git repository|File exists"
-    r"|ioctl for device)\b|[,;] (?:so |now |then )?(?:download|build|creat|generat|proceed|continu|us|fall|default"
-    r"|train|start|assum)ing\b|fail[ -]?(?:over|fast|safe)|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err"
-    r"|un(?:healthy|correct|recover)|invalid|timeout|lost)|: No device found|; .{0,40} is not |^df: |\bOK\s*$| \.{3,} "
-    r"|^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:=] ?0\b|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?"
-    r"|no(?:ne|t active)?|false|off|disabled)\s*$",
+    r"|(?:dropp|filter|remov|exclud|discard)(?:ed|ing) \d+|disabl\w+|deprecat\w+|optional\w*|may|might|if"
+    r"|will (?:be|use|not|result|abort)|start\w* from|dlerror|installed|normally|successfully|allowed|git repository"
+    r"|File exists|ioctl for device"
+    r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|not an) errors?)\b|[,;] (?:so |now "
+    r"|then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|train|start|assum)ing\b|fail[ -]?over"
+    r"|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err|un(?:healthy|correct|recover)|invalid|timeout|lost)"
+    r"|: No device found|; .{0,40} is not |^df: |\bOK\s*$| \.{3,} |^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost"
+    r"|timeout)\w*(?: \w+)? ?[:=] ?0\b|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?|no(?:ne|t active)?|false|off|disabled)\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
@@ -122,24 +123,23 @@ _CUT_OFF = re.compile(
 # Every line about a failure or a time limit contains one of these.
 FAILURES = (
     b"rror", b"ERROR", b"xception", b"nterrupt", b"xit", b"EXIT", b"ail", b"FAIL", b"bort", b"ABORT", b"illed",
-    b"KILL", b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC",
-    b"panic", b"CRIT", b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected",
-    b"efused", b"enied", b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down",
-    b"giving up", b"gave up", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined",
-    b"nresolved", b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal",
-    b"alformed", b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected",
-    b"iolation", b"esync", b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient",
-    b"oo many", b"quota", b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding",
-    b"ot connected", b"ot permitted", b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't",
-    b"ould not", b"ouldn't", b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E",
-    b"[F", b"NeMo ", b"E1", b"F1", b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN",
-    b"Stale file", b"(): ", b"smashing", b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert", b"rc=",
-    b"in use", b"StopIteration", b"StopAsync", b"pure virtual", b"double free", b"Hangup", b"Alarm clock",
-    b"User defined", b"Virtual timer", b"dumped core", b"trap ", b"stall", b"ockup", b"OCKUP", b"probably",
-    b"ompromised", b"bad ", b"iverged", b"oo Many", b"rate limit", b"is nan", b"is inf", b"DOWN", b" dead", b" gone",
-    b"Lost ", b"ANCEL", b"No route", b"went away", b"reempted", b"tuck", b"unbound", b"equires", b"equired",
-    b"Call Trace", b"end trace", b"ainted", b"Emask", b"ontainment", b"not equal", b"BackOff", b"Oops", b"No device",
-    b"no socket",
+    b"KILL", b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC", b"panic",
+    b"CRIT", b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected", b"efused",
+    b"enied", b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down", b"giving up",
+    b"gave up", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined", b"nresolved",
+    b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed",
+    b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation",
+    b"esync", b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota",
+    b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding", b"ot connected", b"ot permitted",
+    b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't", b"ould not", b"ouldn't",
+    b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E", b"[F", b"NeMo ", b"E1",
+    b"F1", b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN", b"Stale file", b"(): ", b"smashing",
+    b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert", b"rc=", b"in use", b"StopIteration", b"StopAsync",
+    b"pure virtual", b"double free", b"Hangup", b"Alarm clock", b"User defined", b"Virtual timer", b"dumped core",
+    b"trap ", b"stall", b"ockup", b"OCKUP", b"probably", b"ompromised", b"bad ", b"iverged", b"oo Many", b"rate limit",
+    b"is nan", b"is inf", b"DOWN", b" dead", b" gone", b"Lost ", b"ANCEL", b"No route", b"went away", b"reempted",
+    b"tuck", b"unbound", b"equires", b"equired", b"Call Trace", b"end trace", b"ainted", b"Emask", b"ontainment",
+    b"not equal", b"BackOff", b"Oops", b"No device", b"no socket",
 )  # fmt: skip
 _ANY = re.compile("|".join(re.escape(needle.decode()) for needle in FAILURES))
 
