@@ -26,7 +26,7 @@ _FAILURE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|ExceptionGroup)(?:\(\w+\))?(?::\s|\s*$)"
     r"|(?:[a-z_]\w*\.)*(?:exc|errors?|\w*exceptions?)\.[A-Z]\w*(?:\(\w+\))?(?::\s|\s*$)"
     r"|(?:[a-z_]\w*\.)+[A-Z]?\w{0,30}(?:Bad|Broken|Expired|Fail|Timeout|Abort|Invalid|Unsupported|Killed|Missing|NotFound)"
-    r"\w{0,30}: |SystemExit: |\s+what\(\): +\S"
+    r"\w{0,30}: |(?:[\w./-]+: )?[A-Z]\w{1,40}NotFound\w{0,9}: |SystemExit: |\s+what\(\): +\S"
     r"|(?:[\w./-]+: )?(?:fatal )?error: "  # argparse, Slurm, compilers, loaders of data
     r"|(?:StopIteration|StopAsyncIteration|GeneratorExit|SystemExit)\s*$"
     r"|Exception: |Exception in thread |Fatal Python error: |(?:CUDA|HIP) out of memory"
@@ -72,17 +72,19 @@ _MAY_BE_HARMLESS = re.compile(
     r"|containment|is not equal to|(?:Crash|Image)\w*BackOff|ErrImagePull|Create\w+Error|no socket interface"
     r"|(?:is|was|has been|been) (?:probably )?(?:lost|locked|dead|down|gone)"
     r"|(?:link|went|controller|service|server|node|nodes|host|them) down|compromised|bad (?:device|block|sector|page)"
-    r"|diverged|too many \w+|rate limit|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|on|for|from|reached))"
-    r"|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource|undefined (?:symbol|reference)|unresolved"
-    r"|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?|invalid|illegal|malformed"
-    r"|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?|unexpected(?:ly)?(?! key)"
-    r"|violation|desync|traceback|backtrace|fatal|BAD TERMINATION|exception by|general protection|not enough"
-    r"|insufficient|quota|in use|out of (?:memory|resource|range|space|bounds|disk)|no (?:module|space|route|such)"
-    r"|not (?:found|responding|connected|ready|permitted)|does not exist|(?:file ?system|remounting .{0,40}) read-only"
-    r"|read-only file system|resource busy|service not known|(?:page|access) fault"
-    r"|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command|SIG[A-Z]+ (?:received|caught)"
-    r"|is (?:now )?(?:nan|inf)|\w+(?:error|exception)(?=\s*$)"
-    r"|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
+    r"|diverged|interruption|unauthorized|restricted|is too old|unavailable"
+    r"|no (?:CUDA|NVIDIA).{1,20}(?:available|detected|driver)|too many \w+|rate limit"
+    r"|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|on|for|from|reached))|(?:reset|closed|deleted) by"
+    r"|connection (?:to \S+ )?(?:closed|dropped)|fallen off|taking .{0,40}down|low on resource"
+    r"|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?"
+    r"|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?"
+    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION|exception by"
+    r"|general protection|not enough|insufficient|quota|in use|out of (?:memory|resource|range|space|bounds|disk)"
+    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist"
+    r"|(?:file ?system|remounting .{0,40}) read-only|read-only file system|resource busy|service not known"
+    r"|(?:page|access) fault|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command"
+    r"|SIG[A-Z]+ (?:received|caught)|(?:is|found|became|detected)(?: now)? (?:nan|inf)|(?:deadlock|hang)s? detected"
+    r"|\w+(?:error|exception)(?=\s*$)|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
     r"|errors?(?! (?:rate|count|correct|budget|toleran|handl|reporting|feedback|inject|checking|log|file|message|code 0"
     r"|\d*\.\d)|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
@@ -95,10 +97,11 @@ _HEDGED = re.compile(
     r"|will (?:be|use|not|result|abort)|start\w* from|dlerror|installed|normally|successfully|allowed|git repository"
     r"|File exists|ioctl for device"
     r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|not an) errors?)\b|[,;] (?:so |now "
-    r"|then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|train|start|assum)ing\b|fail[ -]?over"
+    r"|then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|start|assum|try)ing\b|fail[ -]?over"
     r"|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err|un(?:healthy|correct|recover)|invalid|timeout|lost)"
-    r"|: No device found|; .{0,40} is not |^df: |\bOK\s*$| \.{3,} |^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost"
-    r"|timeout)\w*(?: \w+)? ?[:=] ?0\b|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?|no(?:ne|t active)?|false|off|disabled)\s*$",
+    r"|: No device found|module verification|\b0 of \d|error-free|^ *(?:[#+] |set -|if \[)|; .{0,40} is not |^df: "
+    r"|\bOK\s*$| \.{3,} |^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:=] ?0\b"
+    r"|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?|no(?:ne|t active)?|false|off|disabled|\[\])\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
@@ -126,10 +129,10 @@ FAILURES = (
     b"KILL", b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC", b"panic",
     b"CRIT", b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected", b"efused",
     b"enied", b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down", b"giving up",
-    b"gave up", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined", b"nresolved",
-    b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed",
-    b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation",
-    b"esync", b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota",
+    b"gave up", b"blocked", b"lost", b"reset by", b"allen off", b"low on", b"ndefined", b"nresolved", b"nsupported",
+    b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed", b"orrupt",
+    b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation", b"esync",
+    b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota",
     b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding", b"ot connected", b"ot permitted",
     b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't", b"ould not", b"ouldn't",
     b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E", b"[F", b"NeMo ", b"E1",
@@ -139,7 +142,8 @@ FAILURES = (
     b"trap ", b"stall", b"ockup", b"OCKUP", b"probably", b"ompromised", b"bad ", b"iverged", b"oo Many", b"rate limit",
     b"is nan", b"is inf", b"DOWN", b" dead", b" gone", b"Lost ", b"ANCEL", b"No route", b"went away", b"reempted",
     b"tuck", b"unbound", b"equires", b"equired", b"Call Trace", b"end trace", b"ainted", b"Emask", b"ontainment",
-    b"not equal", b"BackOff", b"Oops", b"No device", b"no socket",
+    b"not equal", b"BackOff", b"Oops", b"Down", b"NotFound", b"detected", b"too old", b"found NaN", b"NVIDIA driver",
+    b"estricted", b"nauthorized", b"leted by", b"losed", b"GPUs are", b"No device", b"no socket",
 )  # fmt: skip
 _ANY = re.compile("|".join(re.escape(needle.decode()) for needle in FAILURES))
 
