@@ -124,28 +124,23 @@ _CUT_OFF = re.compile(
 
 
 # Every line about a failure or a time limit contains one of these.
-FAILURES = (
-    b"rror", b"ERROR", b"xception", b"nterrupt", b"xit", b"EXIT", b"ail", b"FAIL", b"bort", b"ABORT", b"illed",
-    b"KILL", b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC", b"panic",
-    b"CRIT", b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected", b"efused",
-    b"enied", b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down", b"giving up",
-    b"gave up", b"blocked", b"lost", b"reset by", b"allen off", b"low on", b"ndefined", b"nresolved", b"nsupported",
-    b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed", b"orrupt",
-    b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation", b"esync",
-    b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota",
-    b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding", b"ot connected", b"ot permitted",
-    b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't", b"ould not", b"ouldn't",
-    b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E", b"[F", b"NeMo ", b"E1",
-    b"F1", b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN", b"Stale file", b"(): ", b"smashing",
-    b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert", b"rc=", b"in use", b"StopIteration", b"StopAsync",
-    b"pure virtual", b"double free", b"Hangup", b"Alarm clock", b"User defined", b"Virtual timer", b"dumped core",
-    b"trap ", b"stall", b"ockup", b"OCKUP", b"probably", b"ompromised", b"bad ", b"iverged", b"oo Many", b"rate limit",
-    b"is nan", b"is inf", b"DOWN", b" dead", b" gone", b"Lost ", b"ANCEL", b"No route", b"went away", b"reempted",
-    b"tuck", b"unbound", b"equires", b"equired", b"Call Trace", b"end trace", b"ainted", b"Emask", b"ontainment",
-    b"not equal", b"BackOff", b"Oops", b"Down", b"NotFound", b"detected", b"too old", b"found NaN", b"NVIDIA driver",
-    b"estricted", b"nauthorized", b"leted by", b"losed", b"GPUs are", b"No device", b"no socket",
-)  # fmt: skip
-_ANY = re.compile("|".join(re.escape(needle.decode()) for needle in FAILURES))
+_NEEDLES = (
+    "rror|ERROR|xception|nterrupt|xit|EXIT|ail|FAIL|bort|ABORT|illed|KILL|erminat|TERMINAT|core dumped|SIG|ignal|oom|"
+    "atal|FATAL|PANIC|panic|CRIT|BUG|SEVERE|rash|died|hung|talled|victed|revoked|ejected|efused|enied|orbidden|ancel|"
+    "isconnected|xpired|xceed|xhausted| down|giving up|gave up|blocked|lost|reset by|allen off|low on|ndefined|"
+    "nresolved|nsupported|nrecogni|ncompatible|nconsistent|ismatch|nvalid|llegal|alformed|orrupt|ncorrectable|"
+    "nrecoverable|nhealthy|nreachable|bnormal|nexpected|iolation|esync|acktrace|raceback|protection|ut of |ot enough|"
+    "nsufficient|oo many|quota|o module|o space|No such|ot found|not exist|ot responding|ot connected|ot permitted|"
+    "roken|ead-only|urce busy|not known|fault|annot|an't|ould not|ouldn't|nable to|imed out|imeout|eturned|stopp|halt|"
+    "level=|[E|[F|NeMo |E1|F1|HSA_STATUS|_STATUS_|Xid|MPI_|mpirun|NCCL WARN|Stale file|(): |smashing|overflow|Bad|"
+    "issing|DataLoader worker|ssert|rc=|in use|StopIteration|StopAsync|pure virtual|double free|Hangup|Alarm clock|"
+    "User defined|Virtual timer|dumped core|trap |stall|ockup|OCKUP|probably|ompromised|bad |iverged|oo Many|"
+    "rate limit|is nan|is inf|DOWN| dead| gone|Lost |ANCEL|No route|went away|reempted|tuck|unbound|equires|equired|"
+    "Call Trace|end trace|ainted|Emask|ontainment|not equal|BackOff|Oops|Down|NotFound|detected|too old|found NaN|"
+    "NVIDIA driver|estricted|nauthorized|leted by|losed|GPUs are|No device|no socket"
+)
+FAILURES = tuple(map(str.encode, _NEEDLES.split("|")))
+_ANY = re.compile("|".join(map(re.escape, _NEEDLES.split("|"))))
 
 
 def number(text: str) -> float | None:
