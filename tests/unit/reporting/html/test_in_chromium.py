@@ -16,9 +16,9 @@ from pytest_llmbench.evidence.certificate import make_certificate
 from pytest_llmbench.evidence.recorded import read_session
 from tests.support.browser import DESKTOP, FOLDER, PHONE, Browser, browsing, kept, missing
 from tests.support.recorded import (
-    broken_run,
     check_records,
     run_record,
+    write_every_kind,
     write_fleet,
     write_large,
     write_page,
@@ -41,7 +41,7 @@ for (const figure of document.querySelectorAll(".item figure")) {
 const style = document.head.appendChild(document.createElement("style"));
 style.textContent = ".item { content-visibility: visible !important }";
 """
-# Every rule. What axe-core cannot decide is a finding too, but for the contrast of texts above figures and of signs.
+# Every rule. A question that axe-core leaves open is a finding too, but for the contrast of texts above figures.
 AXE = """
 const done = arguments[arguments.length - 1];
 axe.run().then(({violations, incomplete}) =>
@@ -61,16 +61,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         pytest.skip(why)
     with browsing(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
-
-
-def failing(folder: Path) -> None:
-    """A session with every kind of figure."""
-    runs = [
-        run_record(folder, "good", 0),
-        run_record(folder, "slow", 1, slow=1.12),
-        broken_run(folder, "dead", "it died"),
-    ]
-    write_session(folder, runs, check_records(folder), clauses=True)
 
 
 def passing(folder: Path) -> None:
@@ -95,7 +85,7 @@ def comparison(folder: Path) -> None:
 
 
 SESSIONS: dict[str, Callable[[Path], object]] = {
-    "fail": failing,
+    "fail": write_every_kind,
     "pass": passing,
     "40 runs": lambda folder: write_large(folder, 40, 60),
     "validation": validation,
