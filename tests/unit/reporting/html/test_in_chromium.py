@@ -85,14 +85,10 @@ def comparison(folder: Path) -> None:
 
 
 SESSIONS: dict[str, Callable[[Path], object]] = {
-    "fail": write_every_kind,
-    "pass": passing,
-    "40 runs": lambda folder: write_large(folder, 40, 60),
-    "validation": validation,
-    "comparison": comparison,
-    "64 nodes": lambda folder: write_fleet(folder, 64, PLAIN),
+    "fail": write_every_kind, "pass": passing, "40 runs": lambda folder: write_large(folder, 40, 60),
+    "validation": validation, "comparison": comparison, "64 nodes": lambda folder: write_fleet(folder, 64, PLAIN),
     "one node": lambda folder: shutil.copytree(RECORDED, folder),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
