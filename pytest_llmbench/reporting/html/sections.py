@@ -98,7 +98,7 @@ def scripts_of(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
+class RecordSection:
     """A run or a check on the page."""
 
     name: str
@@ -110,7 +110,7 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSection(Section):
+class RunSection(RecordSection):
     """A run on the page; its record is without series."""
 
     record: RunRecord | None = None
@@ -125,7 +125,7 @@ class RunSection(Section):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckSection(Section):
+class CheckSection(RecordSection):
     """A check on the page; its record is without evidence."""
 
     record: HealthRecord | None = None
