@@ -99,6 +99,9 @@ class Campaign:
     def run(self, numbers: Iterable[int]) -> Tally:
         """Judge mutants."""
         tally = Tally()
+        if not self._subjects:
+            print(f"# {self.reader}: no log of it without the folder LLMBENCH_SAMPLES", file=sys.stderr, flush=True)
+            return tally
         for number in numbers:
             mutant = self.mutant(number)
             tally.tried[mutant.kind] += 1

@@ -1,7 +1,7 @@
 """torchtitan: torchrun on every node, read by its own log line. The shape of the model is that of its `flavor`."""
 
 import statistics as stats
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,9 @@ _FAMILIES = (
     "parallelism.fsdp_", "parallelism.module_", "parallelism.pipeline_parallel_", "profil", "quantize.",
     "training.dataloader", "training.gc_", "validat", "activation_checkpoint.",
 )  # fmt: skip
-# Its clock is read milliseconds before the line is printed.
+# Its clock is read milliseconds before the line is printed: on busy CPUs later for some lines, but not for most.
 _SHARE, _LATE_S, _LATE_ON_CPUS_S = 0.005, 0.01, 0.05
+_SHARE_OF_MOST, _FEWEST = 0.001, 3
 _ROUNDED = 0.005  # of what has two decimals
 
 
@@ -95,6 +96,18 @@ def _check_rates(series: StepSeries) -> Iterator[str]:
                 f"step {s.step} has {name} {s.reported[name]:g} at {s.reported['tps']:g} tps" for s in (one, other)
             ]
             yield f"{words[0]}, but {words[1]}: that is more work for each token"
+
+
+def _slack(share: float, late_s: float) -> Callable[[Step], float]:
+    return lambda step: share + late_s / ((step.seconds or late_s) * step.interval)
+
+
+def _typical(steps: Sequence[Step]) -> list[Step]:
+    """The line of the median rate with the median duration, where there are enough lines for one."""
+    lines = sorted(steps, key=lambda step: step.reported["tps"])
+    seconds = sorted((step.seconds or 0.0 for step in steps), reverse=True)
+    middle = len(lines) // 2
+    return [lines[middle].model_copy(update={"seconds": seconds[middle]})] if len(lines) >= _FEWEST else []
 
 
 def _median(m: Measurement) -> float | None:
@@ -214,10 +227,9 @@ class Torchtitan(External):
         yield from check_training(self, recipe, topology, series)
         yield from _check_rates(series)
         of_rank, late = recipe.tokens_per_step / topology.world_size, _LATE_S if topology.gpus else _LATE_ON_CPUS_S
-        unpaused = [step for step in series.steps if not step.paused]
-        yield from agreement.check_rate(
-            unpaused, "tps", of_rank, slack=lambda step: _SHARE + late / ((step.seconds or late) * step.interval)
-        )
+        timed = [step for step in series.steps if not step.paused and step.seconds and "tps" in step.reported]
+        for steps, slack in ((timed, _slack(_SHARE, late)), (_typical(timed), _slack(_SHARE_OF_MOST, _LATE_S))):
+            yield from agreement.check_rate(steps, "tps", of_rank, slack=slack)
 
 
 def _with_batch(step: Step, recipe: Recipe) -> Step:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.mutations.__main__ import by_kind, by_reader
+from benchmarks.mutations.__main__ import by_kind, by_reader, main
 from benchmarks.mutations.campaign import READERS, Campaign
 from benchmarks.mutations.damage import KINDS, damaged
 from benchmarks.mutations.forms import EVENTS, TEXT
@@ -16,6 +16,7 @@ from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.engines.external import External
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.patterns import FAILURES
+from tests.support import samples
 from tests.support.samples import DATA, readable
 
 MUTANTS = 20
@@ -91,6 +92,15 @@ def test_damaged_logs_say_the_same_however_failures_are_searched_for(reader: str
             path.write_bytes(files[path.name])
         said = [repr(read_log(paths, words.dialect(), words.claims, each)) for each in (words.needles, at_once)]
         assert said[0] == said[1]
+
+
+def test_a_reader_without_a_log_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All logs of some readers are public ones, which are not part of the project."""
+    monkeypatch.setattr(samples, "SAMPLES", tmp_path)
+    assert main(["--per-reader", "2", "--readers", "eval_batch", "torchtitan"]) == 0
+    assert "eval_batch: no log of it without the folder LLMBENCH_SAMPLES" in capsys.readouterr().err
 
 
 def test_the_tables_count_what_was_tried() -> None:

@@ -148,13 +148,10 @@ def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        ({"digest": "2"}, "other_product"),
-        ({"changed": 3}, "not_repeatable"),
-        ({"error": 0.5}, "wrong_product"),
-        ({"error": None}, "wrong_product"),
-        ({"rate": 400e12, "digest": "1"}, "below_peak"),
+        ({"digest": "2"}, "other_product"), ({"changed": 3}, "not_repeatable"), ({"error": 0.5}, "wrong_product"),
+        ({"error": None}, "wrong_product"), ({"rate": 400e12, "digest": "1"}, "below_peak"),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_that_computes_wrong_is_to_be_replaced(change: Mapping[str, Any], kind: str) -> None:
     report = judged("gemm", fleet_of(_GOOD, c0=bf16(**change)))
     assert {("c", "GPU 0", kind)} <= set(accused(report)) <= {("c", "GPU 0", kind), ("c", "GPU 0", "outlier")}

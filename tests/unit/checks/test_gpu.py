@@ -374,12 +374,10 @@ def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
     ("severity", "codes"),
     [
         (Severity.MONITOR, (13, 31, 43, 45, 63, 92, 94, 121)),
-        (Severity.RESET, (48, 62, 64, 74, 95, 119, 120, 140, 143, 144, 150)),
-        (Severity.REBOOT, (79,)),
-        (Severity.ISOLATE, (54,)),
-        (Severity.RESET, (0, 30, 999)),
+        (Severity.RESET, (48, 62, 64, 74, 95, 119, 120, 140, 143, 144, 150)), (Severity.REBOOT, (79,)),
+        (Severity.ISOLATE, (54,)), (Severity.RESET, (0, 30, 999)),
     ],
-)
+)  # fmt: skip
 def test_severities_follow_the_published_actions(severity: Severity, codes: tuple[int, ...]) -> None:
     assert {meaning(event(code))[0] for code in codes} == {severity}
 

@@ -261,13 +261,11 @@ def test_links_inside_nodes() -> None:
 @pytest.mark.parametrize(
     ("name", "site", "why"),
     [
-        ("pairs", gpu_site(1), "one node"),
-        ("rail", gpu_site(1), "one node"),
-        ("rail", cpu_site(2), "one rank per node"),
-        ("nvlink", cpu_site(1), "one rank per node"),
+        ("pairs", gpu_site(1), "one node"), ("rail", gpu_site(1), "one node"),
+        ("rail", cpu_site(2), "one rank per node"), ("nvlink", cpu_site(1), "one rank per node"),
         ("nvlink", cpu_site(2, cpu_ranks_per_node=2), "the nodes of this system have no GPUs"),
     ],
-)
+)  # fmt: skip
 def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
     report = check(name, StandIn(site, names(site.nodes), slow()))
     assert report.skip is not None

@@ -134,11 +134,9 @@ def test_data_that_is_there_passes_and_what_is_not_is_named(tmp_path: Path) -> N
     short = {"path": f"{tmp_path}/data/deep/*.bin", "min_bytes": 101}
     report = staged(tmp_path, "a", "b", environments=environments, options={"paths": [short]})
     assert [(f.host, f.subject, f.kind) for f in report.findings] == [
-        ("a", f"{tmp_path}/gone", "data_missing"),
-        ("b", f"{tmp_path}/gone", "data_missing"),
-        ("a", short["path"], "data_missing"),
-        ("b", short["path"], "data_missing"),
-    ]
+        ("a", f"{tmp_path}/gone", "data_missing"), ("b", f"{tmp_path}/gone", "data_missing"),
+        ("a", short["path"], "data_missing"), ("b", short["path"], "data_missing"),
+    ]  # fmt: skip
     assert {finding.severity for finding in report.findings} == {Severity.CONFIGURE}
     assert "is not there" in report.findings[0].message
     assert "1 fewer than the 101" in report.findings[2].message

@@ -66,11 +66,8 @@ def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
     path.write_text("name: mine\ncluster: slurm\ngpus_per_node: 4\nenv: {A: b}\nsetup: [module load cuda]\n")
     system = load_system(str(path), [])
     assert (system.name, system.gpus_per_node, system.env, system.setup) == (
-        "mine",
-        4,
-        {"A": "b"},
-        ("module load cuda",),
-    )
+        "mine", 4, {"A": "b"}, ("module load cuda",),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

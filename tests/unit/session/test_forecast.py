@@ -47,11 +47,9 @@ def foreseen(recipe: Recipe, where: Settings) -> tuple[str, str, str]:
     [
         (H100, 1, "take 325 GiB of each GPU on 1 node × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
         (H100, 2, "take 163 GiB of each GPU on 2 nodes × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
-        (H100, 8, "", ""),
-        (H100, 128, "", ""),
+        (H100, 8, "", ""), (H100, 128, "", ""),
         (GB200, 4, "", "about 189 GiB of each GPU's 186 GiB are expected to be in use, more than 90 %"),
-        (GB200, 16, "", ""),
-        (GB200, 18, "", ""),
+        (GB200, 16, "", ""), (GB200, 18, "", ""),
     ],
 )  # fmt: skip
 def test_175b_is_worked_out_by_hand(system: str, nodes: int, cannot: str, doubt: str) -> None:
@@ -235,12 +233,10 @@ def test_every_shipped_recipe_may_run_where_it_was_published(system: str) -> Non
     ("minutes", "changes", "cannot", "doubt"),
     [
         (29, {}, "its 50 steps take at least 29.3 min at the published peak of 64 × H100", ""),
-        (30, {}, "", "it is expected to take 74.3 min, and its time limit is 30 min: give --time 93"),
-        (75, {}, "", ""),
-        (1, {"end": "time_limit"}, "", ""),
-        (1, {"scale": "smoke"}, "", ""),
+        (30, {}, "", "it is expected to take 74.3 min, and its time limit is 30 min: give --time 93"), (75, {}, "", ""),
+        (1, {"end": "time_limit"}, "", ""), (1, {"scale": "smoke"}, "", ""),
     ],
-)
+)  # fmt: skip
 def test_a_limit_is_held_against_the_peak(minutes: int, changes: Any, cannot: str, doubt: str) -> None:
     recipe = SHIPPED["opt175b"].model_copy(update=changes)
     refused, doubted, _ = foreseen(recipe, settings(H100, nodes=8, time_min=minutes))
@@ -338,15 +334,11 @@ NODE, PAIR = "node (busbw_8GiB >= 440 GB/s)", "pair (busbw_8GiB >= 430 GB/s) (a 
     ("check", "nodes", "how", "said"),
     [
         (
-            "all_reduce",
-            1,
-            {},
+            "all_reduce", 1, {},
             f"judged: {NODE}; {PHYSICS}\nnot for this machine (1 node × 8 GPUs, scale full): pair (for",
         ),
         (
-            "all_reduce",
-            2,
-            {},
+            "all_reduce", 2, {},
             f"judged: {PAIR}; {PHYSICS}\nnot for this machine (2 nodes × 8 GPUs, scale full): node (for",
         ),
         ("all_reduce", 16, {}, f"judged: {PHYSICS}\nnot for this machine (16 nodes × 8 GPUs, scale full): node"),
@@ -356,7 +348,7 @@ NODE, PAIR = "node (busbw_8GiB >= 440 GB/s)", "pair (busbw_8GiB >= 430 GB/s) (a 
         ("host_device_bandwidth", 1, {}, f"judged: copy (host_to_device >= 52 GB/s); {PHYSICS}"),
         ("limits", 1, {}, ""),
     ],
-)
+)  # fmt: skip
 def test_a_plan_says_what_judges_a_check(check: str, nodes: int, how: Any, said: str) -> None:
     bounds = {name: {"references": references} for name, references in JUDGED.items()}
     facts = {"name": "x", "cluster": "slurm", "gpus_per_node": 8, "gpu": GPU, "validation": bounds}

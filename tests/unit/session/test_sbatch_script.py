@@ -131,13 +131,11 @@ def test_the_plan_shows_what_submitit_submits(srun_on_path: None, asked: JobRequ
 @pytest.mark.parametrize(
     ("options", "minutes"),
     [
-        ({"nodes": 2}, 6 + 5 + 4 + 3 + 5),
-        ({"nodes": 2, "nodes_per_run": 1}, max(6 + 3, 5 + 4) + 5),
-        ({"nodes": 4, "nodes_per_run": 1, "max_runs": 1}, 6 + 5 + 4 + 3 + 5),
-        ({"nodes": 4, "nodes_per_run": 1}, 6 + 5),
+        ({"nodes": 2}, 6 + 5 + 4 + 3 + 5), ({"nodes": 2, "nodes_per_run": 1}, max(6 + 3, 5 + 4) + 5),
+        ({"nodes": 4, "nodes_per_run": 1, "max_runs": 1}, 6 + 5 + 4 + 3 + 5), ({"nodes": 4, "nodes_per_run": 1}, 6 + 5),
         ({"nodes": 2, "time_min": 7}, 7),
     ],
-)
+)  # fmt: skip
 def test_a_held_job_outlasts_its_runs(options: dict[str, Any], minutes: int) -> None:
     settings = Settings(
         system=System(name="any", cluster="slurm"), cluster="slurm", allocation="session",

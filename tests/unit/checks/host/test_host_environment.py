@@ -29,11 +29,9 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
         ProcessFleet(site=site, hosts=("a",), folder=tmp_path / "run"), CheckSettings()
     )
     assert {finding.subject for finding in report.findings} == {
-        "root of environments.bare",
-        "GLOO_SOCKET_IFNAME of environments.bare",
-        "image of environments.image",
+        "root of environments.bare", "GLOO_SOCKET_IFNAME of environments.bare", "image of environments.image",
         "NCCL_SOCKET_IFNAME of environments.image",
-    }
+    }  # fmt: skip
     assert all(finding.severity.fails for finding in report.findings)
     assert set(report.evidence["nodes"]["a"]["paths"]) == {
         str(topology), str(image), str(tmp_path), str(tmp_path / "no-root"),

@@ -152,12 +152,10 @@ HERE = {"system": "here"}
 @pytest.mark.parametrize(
     "upper",
     [
-        {},
-        {"applies_to": {"gpu": "A100-SXM4-80GB"}},
-        {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "system": "here"}},
-        {"at_most": "150 words/s"},
+        {}, {"applies_to": {"gpu": "A100-SXM4-80GB"}},
+        {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "system": "here"}}, {"at_most": "150 words/s"},
     ],
-)
+)  # fmt: skip
 def test_two_that_cannot_both_hold_are_refused(upper: dict[str, Any]) -> None:
     """No run can be faster than one bound and slower than another below it; both are named, in either order."""
     other = reference(name="cap", **{"at_least": None, "at_most": "150K tokens/s", **upper})
@@ -171,16 +169,13 @@ def test_two_that_cannot_both_hold_are_refused(upper: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("lower", "upper"),
     [
-        ({}, {"at_most": "200K words/s"}),
-        ({}, {"statistic": "tokens_per_s_per_gpu"}),
+        ({}, {"at_most": "200K words/s"}), ({}, {"statistic": "tokens_per_s_per_gpu"}),
         ({}, {"applies_to": {"gpu": "H200", "gpus": 8, "nodes": 1}}),
         ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 4}}),
-        ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "nodes": 2}}),
-        ({}, {"applies_to": HERE}),
-        ({}, {"per_node": True}),
-        ({"applies_to": HERE}, {"applies_to": {"system": "there"}}),
+        ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "nodes": 2}}), ({}, {"applies_to": HERE}),
+        ({}, {"per_node": True}), ({"applies_to": HERE}, {"applies_to": {"system": "there"}}),
     ],
-)
+)  # fmt: skip
 def test_two_that_no_number_has_to_meet_may_stand_together(lower: dict[str, Any], upper: dict[str, Any]) -> None:
     given = {"at_least": None, "at_most": "150K words/s", **upper}
     refuse_contradictions([reference(**lower), reference(name="cap", **given)])

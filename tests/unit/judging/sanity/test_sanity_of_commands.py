@@ -40,16 +40,9 @@ def evidence(
     said = {key: changes.pop(key) for key in list(changes) if key in StepSeries.model_fields}
     given = {"steps": steps() if lines is None else lines, "completed": "done", "world_size": 2, **said}
     good = Evidence(
-        recipe=small(**(recipe or {})),
-        topology=NODE,
-        series=StepSeries(**given),
-        hosts=("n1",),
-        wall_s=20.0,
-        gpu=GPU,
-        kind="command",
-        device=f"NVIDIA {GPU}",
-        proof="the line `done`",
-    )
+        recipe=small(**(recipe or {})), topology=NODE, series=StepSeries(**given), hosts=("n1",), wall_s=20.0, gpu=GPU,
+        kind="command", device=f"NVIDIA {GPU}", proof="the line `done`",
+    )  # fmt: skip
     return dataclasses.replace(good, **changes)
 
 
@@ -118,11 +111,7 @@ def test_a_good_run_passes(good: Evidence) -> None:
         (evidence(without(2)), "steps_missing", "first that of step 2"),
         (evidence(without(2, 6)), "steps_missing", "2 lines are missing, first that of step 2"),
         (evidence(steps(12, 4), log_interval=2), "steps_missing", "3 lines are missing, first that of step 2"),
-        (
-            evidence(steps()[-1:]),
-            "steps_missing",
-            "only that of step 12 is there, and others may be missing",
-        ),
+        (evidence(steps()[-1:]), "steps_missing", "only that of step 12 is there, and others may be missing"),
         (evidence((*FIRST, *steps()[-1:]), first_apart=True), "steps_missing", "only that of step 12 is there"),
         (evidence(steps(12, 4), first_apart=True), "steps_missing", "1 lines are missing, first that of step 1"),
         (evidence((*steps(8, 2), Step(step=11, seconds=1.0))), "steps_missing", "every 1 of them"),

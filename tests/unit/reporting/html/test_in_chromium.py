@@ -82,12 +82,9 @@ def comparison(folder: Path) -> None:
 
 
 SESSIONS: dict[str, Callable[[Path], None]] = {
-    "pass": passing,
-    "40 runs": lambda folder: write_large(folder, 40, 60),
-    "validation": validation,
-    "comparison": comparison,
-    "64 nodes": lambda folder: write_fleet(folder, 64, PLAIN),
-}
+    "pass": passing, "40 runs": lambda folder: write_large(folder, 40, 60), "validation": validation,
+    "comparison": comparison, "64 nodes": lambda folder: write_fleet(folder, 64, PLAIN),
+}  # fmt: skip
 
 
 def check_parts_laid_away(browser: Browser) -> None:
