@@ -9,9 +9,6 @@ def test_an_unknown_name_is_answered_with_the_legal_ones_and_a_guess() -> None:
     assert unknown("key", "stpes", ["time_limit", "steps"]) == (
         "unknown key 'stpes' (did you mean 'steps'?); legal: steps, time_limit"
     )
-
-
-def test_a_name_like_no_other_is_not_guessed() -> None:
     assert unknown("unit", "bananas", ["s", "ms"]) == "unknown unit 'bananas'; legal: ms, s"
     assert unknown("system", 7, []) == "unknown system '7'; legal: none"
 
