@@ -16,7 +16,6 @@ from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, valid
 from pytest_llmbench.core.yaml_files import read_yaml
 
 Scale = Literal["full", "smoke"]
-SCALES: tuple[Scale, ...] = ("full", "smoke")
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 # Keys of a recipe that no file has: a name comes from the mapping, a scale from `--scale`.
 NOT_WRITTEN = ("name", "scale")
