@@ -241,6 +241,11 @@ class Record(Traces, Identity, Document):
         raise NotImplementedError
 
     @property
+    def took_s(self) -> float:
+        """Seconds that it took, without the wait in the queue; 0 if it did not start, or end."""
+        raise NotImplementedError
+
+    @property
     def path(self) -> Path:
         """Path of the record."""
         return Path(self.folder) / layout.RECORD
