@@ -28,14 +28,9 @@ def rows(name: str) -> list[dict[str, str]]:
 
 # GPU, PCIe generation and NVLink links; the data sheets leave PCIe open where a node may have another.
 HARDWARE = {
-    "A100": (4, 12),
-    "H100": (5, 18),
-    "H200": (5, 18),
-    "B200": (None, 18),
-    "B300": (None, 18),
-    "GB200": (None, 18),
+    "A100": (4, 12), "H100": (5, 18), "H200": (5, 18), "B200": (None, 18), "B300": (None, 18), "GB200": (None, 18),
     "GB300": (None, 18),
-}
+}  # fmt: skip
 
 
 def _references() -> Iterator[tuple[System, str, Reference]]:

@@ -29,17 +29,13 @@ def test_the_interval_is_seldom_wrong(name: str, way: Way) -> None:
 
 # Cells in which the rule was wrong in 2 to 46 % before it read a run in more than one way.
 WEAK = {
-    "drift -16 %": (Way(steps=100), Noise(cv=0.06, phi=0.0)),
-    "warm-up, 60 steps": (WHOLE, Noise(cv=0.06, phi=0.5)),
-    "spikes": (WHOLE, Noise(cv=0.005, phi=0.0)),
-    "pauses of 3 steps": (Way(steps=5000), Noise(cv=0.0005, phi=0.5)),
+    "drift -16 %": (Way(steps=100), Noise(cv=0.06, phi=0.0)), "warm-up, 60 steps": (WHOLE, Noise(cv=0.06, phi=0.5)),
+    "spikes": (WHOLE, Noise(cv=0.005, phi=0.0)), "pauses of 3 steps": (Way(steps=5000), Noise(cv=0.0005, phi=0.5)),
     "rare pauses": (Way(steps=100, line=10), Noise(cv=0.0005, phi=0.9)),
-    "random pauses": (WHOLE, Noise(cv=0.0005, phi=0.0)),
-    "two levels": (WHOLE, Noise(cv=0.0005, phi=0.0)),
-    "Pareto tails": (WHOLE, Noise(cv=0.06, phi=0.0)),
-    "skewed": (Way(steps=50), Noise(cv=0.06, phi=0.0)),
+    "random pauses": (WHOLE, Noise(cv=0.0005, phi=0.0)), "two levels": (WHOLE, Noise(cv=0.0005, phi=0.0)),
+    "Pareto tails": (WHOLE, Noise(cv=0.06, phi=0.0)), "skewed": (Way(steps=50), Noise(cv=0.06, phi=0.0)),
     "phi 0.98": (Way(steps=100), Noise(cv=0.06, phi=0.0)),
-}
+}  # fmt: skip
 
 
 # Cells outside of the domain, in which it was wrong in 1.2 to 1.8 %.

@@ -28,11 +28,9 @@ def test_pyxis_is_told_by_options_of_srun_and_nothing_is_wrapped() -> None:
     image = container("pyxis")
     assert words(srun_options(image, FOLDER)) == [
         "--container-image=registry/train:23.03",
-        "--container-mounts=/shared/a run:/shared/a run,/fsx:/data:ro,/a b:/a b",
-        "--container-workdir=/work dir",
-        "--container-mount-home",
-        "--extra=a b",
-    ]
+        "--container-mounts=/shared/a run:/shared/a run,/fsx:/data:ro,/a b:/a b", "--container-workdir=/work dir",
+        "--container-mount-home", "--extra=a b",
+    ]  # fmt: skip
     assert inside(image, ["train"], FOLDER, ["NAME"]) == ["train"]
 
 
@@ -88,9 +86,6 @@ def test_without_home_and_folder(runtime: str, here: str, gone: str) -> None:
     assert here in found
     assert gone not in found
     where = {
-        "pyxis": f"--container-workdir={FOLDER}",
-        "enroot": f"--chdir={FOLDER}",
-        "docker": FOLDER,
-        "apptainer": FOLDER,
-    }
+        "pyxis": f"--container-workdir={FOLDER}", "enroot": f"--chdir={FOLDER}", "docker": FOLDER, "apptainer": FOLDER,
+    }  # fmt: skip
     assert where[runtime] in found

@@ -122,10 +122,8 @@ def test_the_tiny_variant_runs_through_a_stand_in(name: str) -> None:
     assert command.argv[0] == "/on_cpu.py"
     assert command.env["MAIN"].endswith("_finetuning/main.py")
     given = arguments(command)
-    assert given.keys() <= SCRIPTS[name].keys() | {
-        "print_loss",
-        "disable_dropout",
-    }  # `main.py` of each step knows its own alone
+    # `main.py` of each step knows its own alone.
+    assert given.keys() <= SCRIPTS[name].keys() | {"print_loss", "disable_dropout"}
     assert not {word for word in given if "lora" in word or "hybrid" in word}
     assert ("print_loss" in given) == ("step1" in command.env["MAIN"])
 
@@ -155,14 +153,11 @@ def doubts(series: StepSeries, topology: Topology = NODE, name: str = "chat_350m
     return list(ENGINE.doubts(RECIPES[name].on(topology), topology, series))
 
 
-def test_the_published_numbers_add_up() -> None:
-    assert doubts(said(20.3507, 100, 943.4550)) == []
-    assert doubts(said(175.4549, 100, 72.9532), name="chat_13b_bs16_zero0") == []
-
-
 @given(seconds=st.floats(1.0, 5000.0), nodes=st.integers(1, 64))
 def test_rounding_raises_no_doubt(seconds: float, nodes: int) -> None:
-    """Both numbers have four decimals, however long a run was and however many nodes it had."""
+    """Both numbers have four decimals, however long a run was and however many nodes it had; published ones add up."""
+    assert doubts(said(20.3507, 100, 943.4550)) == []
+    assert doubts(said(175.4549, 100, 72.9532), name="chat_13b_bs16_zero0") == []
     series = said(round(seconds, 4), 100, round(24 * 8 * nodes * 100 / seconds, 4))
     assert doubts(series, Topology(nodes=nodes, gpus_per_node=8)) == []
 

@@ -76,9 +76,8 @@ def test_torchao_is_missing_for_8_bits_alone(monkeypatch: pytest.MonkeyPatch) ->
         get_engine("torch"),
         "engine torch needs torchao for precision fp8: pip install 'pytest-llmbench[fp8]'",
     )
-    assert (engine.missing(), engine.missing(recipe("torch")), engine.missing(recipe("torch", precision="fp8"))) == (
-        None, None, words,
-    )  # fmt: skip
+    asked = (None, recipe("torch"), recipe("torch", precision="fp8"))
+    assert [engine.missing(each) for each in asked] == [None, None, words]
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,8 @@ def recipe(name: str = "metaseq125m", scale: Scale = "full", **changes: Any) -> 
 
 
 def command(what: Recipe, topology: Topology = NODE, **environment: Any) -> Command:
-    place = Place(
-        folder=Path("/shared/runs") / what.name,
-        environment=Environment.model_validate(environment),
-        slurm=topology.nodes > 1,
-        time_limit_min=30,
-    )
+    where, own = Path("/shared/runs") / what.name, Environment.model_validate(environment)
+    place = Place(folder=where, environment=own, slurm=topology.nodes > 1, time_limit_min=30)
     work = ENGINE.work(what, topology, place)
     assert isinstance(work, Script)
     (only,) = work.commands
@@ -109,14 +105,11 @@ def test_several_nodes_are_those_of_the_run() -> None:
     assert found.env == {"SLURM_KILL_BAD_EXIT": "1"}
 
 
-def test_arguments_of_the_launcher_may_speak_of_the_environment() -> None:
+def test_arguments_may_speak_of_the_environment_and_a_long_name_leaves_room_for_the_launcher_s_folder() -> None:
     own = recipe(options={"arguments": {"python": "{train_python}", "no-wandb": False}})
     assert command(own, paths={"train_python": "/opt/python"}).argv[-2:] == ("--python", "/opt/python")
     with pytest.raises(ConfigError, match="train_python"):
         command(own)
-
-
-def test_a_long_name_leaves_room_for_the_launcher_s_folder() -> None:
     argv = command(recipe().model_copy(update={"name": "x" * 100})).argv
     assert len(argv[argv.index("-p") + 1]) <= 50
 
@@ -202,13 +195,10 @@ def test_the_statistic_of_record_is_the_median_without_the_first_line(tmp_path: 
     ],
 )
 def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> None:
-    """A rate of 0 means that the clock was just started: a part of the lines is no measurement."""
+    """A rate of 0 means that the clock was started: a part of the lines is no measurement, nor is a single line."""
     log(tmp_path, line, DONE)
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
-
-
-def test_a_single_line_leaves_no_number(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text(LINE.format(index=1, loss=9, wps="200000", ups=0.38, step=5) + "\n")
+    (tmp_path / "logs" / "output.log").write_text(LINE.format(index=1, loss=9, wps="200000", ups=0.38, step=5) + "\n")
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
 
 

@@ -116,11 +116,8 @@ def test_a_program_of_nemo_2_is_told_the_recipe() -> None:
     recipe = SMOKE["aws_torchrun_gpt3_5b"]
     _, train, _ = commands(TORCHRUN, recipe, place(Path("/run")))
     assert train.argv[:4] == (
-        "-m",
-        "pytest_llmbench.workloads.cuda_on_cpu",
-        "-m",
-        "pytest_llmbench.engines.nemo.ranks.gpt",
-    )
+        "-m", "pytest_llmbench.workloads.cuda_on_cpu", "-m", "pytest_llmbench.engines.nemo.ranks.gpt",
+    )  # fmt: skip
     told = Recipe.model_validate_json(train.argv[train.argv.index("--recipe") + 1])
     assert (told.model, told.parallelism, told.optimizer) == (recipe.model, recipe.parallelism, recipe.optimizer)
     assert (told.steps, told.tokens_per_step, told.data) == (recipe.steps, recipe.tokens_per_step, recipe.data)

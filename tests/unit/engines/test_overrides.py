@@ -111,15 +111,12 @@ def test_an_argument_that_contradicts_a_field_is_refused(name: str, argument: st
 @pytest.mark.parametrize(
     ("name", "argument", "value"),
     [
-        ("nlp13b", "rampup-batch-size", "16 16 1000"),
-        ("nlp13b", "iterations-to-skip", 3),
-        ("nlp13b", "skip-train", True),
-        ("nlp13b", "fp8-format", "hybrid"),
+        ("nlp13b", "rampup-batch-size", "16 16 1000"), ("nlp13b", "iterations-to-skip", 3),
+        ("nlp13b", "skip-train", True), ("nlp13b", "fp8-format", "hybrid"),
         ("azure_gpt3_126m", "training.model.rampup_batch_size", (32, 32, 1000)),
-        ("azure_gpt3_126m", "training.trainer.accumulate_grad_batches", 2),
-        ("metaseq125m", "max-tokens", 4096),
+        ("azure_gpt3_126m", "training.trainer.accumulate_grad_batches", 2), ("metaseq125m", "max-tokens", 4096),
     ],
-)
+)  # fmt: skip
 def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, value: object) -> None:
     (found,) = problems(name, {argument: value})
     assert "which no key of a recipe can express: leave it out" in found

@@ -15,15 +15,7 @@ from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Claim, Setting
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.engines.base import (
-    ENGINES,
-    Place,
-    Script,
-    asks_for_speed,
-    get_engine,
-    problems_of,
-    shape_problems,
-)
+from pytest_llmbench.engines.base import ENGINES, Place, Script, asks_for_speed, get_engine, problems_of, shape_problems
 from pytest_llmbench.judging.flops import all_layers
 from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.session.forecast import memory
@@ -35,23 +27,12 @@ from tests.support.shipped import shipped_recipes
 NODES = Topology(nodes=32, gpus_per_node=8)
 LATENT = {"query_rank": 8, "key_value_rank": 8, "rotary_size": 4, "value_size": 8}
 KEYS: Mapping[str, Any] = {
-    "model.positions": "rope",
-    "model.query_groups": 1,
-    "model.head_size": 8,
-    "model.feed_forward_size": 96,
-    "model.activation": "swiglu",
-    "model.norm": "rms_norm",
-    "model.biases": "none",
-    "model.tied_embeddings": False,
-    "model.query_key_norm": True,
-    "model.rotary": {"base": 5e5},
-    "model.window": {"size": 8},
-    "model.latent_attention": LATENT,
-    "model.experts": {"number": 4, "top_k": 2, "feed_forward_size": 16},
-    "model.further_predictions": 1,
-    "parallelism.context": 2,
-    "parallelism.expert": 2,
-}
+    "model.positions": "rope", "model.query_groups": 1, "model.head_size": 8, "model.feed_forward_size": 96,
+    "model.activation": "swiglu", "model.norm": "rms_norm", "model.biases": "none", "model.tied_embeddings": False,
+    "model.query_key_norm": True, "model.rotary": {"base": 5e5}, "model.window": {"size": 8},
+    "model.latent_attention": LATENT, "model.experts": {"number": 4, "top_k": 2, "feed_forward_size": 16},
+    "model.further_predictions": 1, "parallelism.context": 2, "parallelism.expert": 2,
+}  # fmt: skip
 NEEDED: Mapping[str, Any] = {"model.rotary": "model.positions", "model.latent_attention": "model.head_size",
                              "parallelism.expert": "model.experts"}  # fmt: skip
 
@@ -246,20 +227,14 @@ def test_experts_are_whole_on_their_ranks() -> None:
     assert needed.least / 2 > experts  # 2 bytes of each weight
 
 
-def test_layers_that_divide_with_the_embedding_count_it() -> None:
-    """126 layers, embedding and output layer are 64 chunks of two."""
+def test_a_model_is_split_into_whole_experts_and_layers() -> None:
+    """126 layers, embedding and output layer are 64 chunks of two; ranks of one sequence are one copy of the model."""
     arguments = given(shipped_recipes()["llama31_405b_fp8_h100"])
     assert arguments["num-layers-per-virtual-pipeline-stage"] == "2"
     assert arguments["account-for-embedding-in-pipeline-split"] == "True"
-
-
-def test_experts_that_ranks_cannot_share_are_refused() -> None:
     recipe = published("qwen3-30b-a3b", expert=3)
     assert any(
         "parallelism.expert 3 does not divide 128" in words
         for words in shape_problems(get_engine("megatron_lm"), recipe)
     )
-
-
-def test_ranks_of_one_sequence_are_one_copy_of_the_model() -> None:
     assert Parallelism(tensor=2, pipeline=4, context=2, expert=8).model_parallel_size == 16

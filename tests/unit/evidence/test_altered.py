@@ -54,16 +54,12 @@ def test_an_altered_byte_or_bit_is_refused(evidence: Evidence, tmp_path: Path) -
 
 
 ALTERED: dict[str, Callable[[bytes], bytes]] = {
-    "cut": lambda whole: whole[:-1],
-    "cut in half": lambda whole: whole[: len(whole) // 2],
-    "a byte behind the end": lambda whole: whole + b"\0",
-    "a block behind the end": lambda whole: whole + bytes(512),
-    "twice": lambda whole: whole * 2,
-    "no bundle": lambda whole: b"x" * len(whole),
-    "nothing": lambda whole: whole[:0],
+    "cut": lambda whole: whole[:-1], "cut in half": lambda whole: whole[: len(whole) // 2],
+    "a byte behind the end": lambda whole: whole + b"\0", "a block behind the end": lambda whole: whole + bytes(512),
+    "twice": lambda whole: whole * 2, "no bundle": lambda whole: b"x" * len(whole), "nothing": lambda whole: whole[:0],
     "a member before it": lambda whole: archive.header("x", 0) + whole,
     "another order": lambda whole: whole[512:] + whole[:512],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ALTERED)

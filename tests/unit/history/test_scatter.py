@@ -12,13 +12,7 @@ from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS
 from pytest_llmbench.history import scatter
 from pytest_llmbench.history.compare import NumberPair, measure_change
 from pytest_llmbench.history.rows import MetricRow
-from pytest_llmbench.history.scatter import (
-    Scatter,
-    current_level,
-    scatter_of_runs,
-    shared_scatter,
-    without_outliers,
-)
+from pytest_llmbench.history.scatter import Scatter, current_level, scatter_of_runs, shared_scatter, without_outliers
 from tests.conftest import known
 
 series_lists = st.lists(

@@ -39,9 +39,7 @@ def step_lists(draw: st.DrawFn, recipe: Recipe, ranks: int = 1) -> tuple[Step, .
 def good_runs(draw: st.DrawFn) -> Evidence:
     """A whole run on some nodes with some GPUs, or CPUs, as the recipe says."""
     topology = Topology(
-        nodes=draw(st.integers(1, 3)),
-        gpus_per_node=draw(st.integers(0, 2)),
-        cpu_ranks_per_node=draw(st.integers(1, 2)),
+        nodes=draw(st.integers(1, 3)), gpus_per_node=draw(st.integers(0, 2)), cpu_ranks_per_node=draw(st.integers(1, 2))
     )
     warm_up = draw(st.integers(1, 3))
     recipe = small(steps=warm_up + draw(st.integers(1, 6)), warm_up={"steps": warm_up})

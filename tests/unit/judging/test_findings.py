@@ -88,10 +88,7 @@ def test_a_run_in_good_order_has_no_finding() -> None:
             "throttled in the judged steps: rank 1 on n1 (hardware slowdown in 3 of 40 samples)",
         ),
         ({"telemetry": (watched(0), watched(1, sm_clock_mhz=750))}, "the ranks' clocks differ: rank 0 on n1 1500 MHz"),
-        (
-            {"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))},
-            "rates differ: rank 0 on n1 700 TFLOP/s",
-        ),
+        ({"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))}, "rates differ: rank 0 on n1 700 TFLOP/s"),
         (
             {"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
             "less than 50 % of the published",
@@ -160,14 +157,11 @@ def test_a_training_above_the_peak_is_implausible_without_a_system_file(scale: s
 @pytest.mark.parametrize(
     ("device", "precision", "peak"),
     [
-        ("NVIDIA H200", "bf16", (989.4, 989.4)),
-        ("NVIDIA H200", "fp32", (66.9, 494.7)),
-        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)),
-        ("NVIDIA H200 NVL", "bf16", (835, 835)),
-        ("NVIDIA H300", "bf16", None),
-        ("cpu", "bf16", None),
+        ("NVIDIA H200", "bf16", (989.4, 989.4)), ("NVIDIA H200", "fp32", (66.9, 494.7)),
+        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)), ("NVIDIA H200 NVL", "bf16", (835, 835)),
+        ("NVIDIA H300", "bf16", None), ("cpu", "bf16", None),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_alone_gives_the_published_peak(device: str, precision: str, peak: tuple[float, float] | None) -> None:
     assert published_tflops(device, precision) == peak
 

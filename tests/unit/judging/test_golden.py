@@ -191,22 +191,16 @@ def test_too_few_runs_make_none() -> None:
         golden_of(*curves)
 
 
-def test_one_run_that_is_unlike_the_others_is_named() -> None:
+def test_runs_that_are_not_alike_make_none() -> None:
+    """One is unlike the others; two have the same bits, so one is wrong or a copy; or they differ by all they learn."""
     _, curves = repeats(1, "white", 4)
     odd = [loss + 0.01 * i for i, loss in enumerate(curves[3])]
     with pytest.raises(ConfigError, match="run3 differs from the other runs by"):
         golden_of(*curves[:3], odd)
-
-
-def test_two_of_the_same_bits_and_one_other() -> None:
-    """Either one of them computes wrong numbers, or one is a copy; a tolerance would hide both."""
     base = true_losses(1)
     other = [*base[:30], *(loss + 1e-9 for loss in base[30:])]
     with pytest.raises(ConfigError, match="run0 and run1 are the same in every bit, and run2 differs from step 31 on"):
         golden_of(base, base, other, [loss + 1e-9 for loss in base])
-
-
-def test_runs_that_differ_by_all_that_they_learn_make_none() -> None:
     rng, base = random.Random(1), true_losses(1)
     with pytest.raises(ConfigError, match="a run that learns nothing would pass"):
         golden_of(*([loss + rng.gauss(0, 2) for loss in base] for _ in range(4)))

@@ -32,9 +32,6 @@ def test_the_node_of_a_slow_gpu_is_named() -> None:
         "slow node: n1, by its matrix products: 620 TFLOP/s on rank 3, 11.4 % less than the 699.5 TFLOP/s of the "
         "slowest GPU of another node"
     )
-
-
-def test_clocks_tell_as_well() -> None:
     told = slowest_node(ranks(700, 700, 700, 700), clocks(1200, 1500, 1490, 1500))
     assert told is not None
     assert told.startswith("slow node: n0, by its SM clock: 1200 MHz on rank 0, 19.5 % less")

@@ -61,26 +61,12 @@ def test_a_run_worked_out_by_hand() -> None:
     found = values(measurement(HAND))
     flops_per_s = 256 * flops_per_token(RECIPE.model, 32)
     assert found == pytest.approx({
-        "throughput": 256.0,
-        "samples_per_s": 8.0,
-        "tokens_per_s_per_gpu": 32.0,
-        "time_for_20m_tokens": 78125.0,
-        "step_time": 0.75,
-        "warm_up_time": 135.0,
-        "tflops_per_gpu": flops_per_s / 8e12,
-        "mfu": 100 * flops_per_s / 16e12,
-        "matmul_fraction": 100 * flops_per_s / 8e12,
-        "loss_drop": 2.0,
-        "peak_memory": 4.0,
-        "power_mean": 100.0,
-        "energy_per_token": 8 * 400 / 1024,
-        "tokens_per_joule": 1024 / (8 * 400),
-        "clock_mean": 1500.0,
-        "clock_min": 1400.0,
-        "throttled": 100 / 64,
-        "power_capped": 25.0,
-        "temperature_max": 57.0,
-        "memory_used_max": 16.0,
+        "throughput": 256.0, "samples_per_s": 8.0, "tokens_per_s_per_gpu": 32.0, "time_for_20m_tokens": 78125.0,
+        "step_time": 0.75, "warm_up_time": 135.0, "tflops_per_gpu": flops_per_s / 8e12,
+        "mfu": 100 * flops_per_s / 16e12, "matmul_fraction": 100 * flops_per_s / 8e12, "loss_drop": 2.0,
+        "peak_memory": 4.0, "power_mean": 100.0, "energy_per_token": 8 * 400 / 1024,
+        "tokens_per_joule": 1024 / (8 * 400), "clock_mean": 1500.0, "clock_min": 1400.0, "throttled": 100 / 64,
+        "power_capped": 25.0, "temperature_max": 57.0, "memory_used_max": 16.0,
     })  # fmt: skip
 
 

@@ -33,14 +33,8 @@ def test_two_gpus_worked_out_by_hand() -> None:
         power_capped=8, temperature_max_degc=91.0, memory_used_max_bytes=2.0**37,
     )  # fmt: skip
     assert values(gpu(), other) == pytest.approx({
-        "power_mean": (600 + 500) / 2,
-        "energy_per_token": 10_000 / 24_000,
-        "tokens_per_joule": 2.4,
-        "clock_mean": 1450.0,
-        "clock_min": 700.0,
-        "throttled": 25.0,
-        "power_capped": 50.0,
-        "temperature_max": 91.0,
+        "power_mean": (600 + 500) / 2, "energy_per_token": 10_000 / 24_000, "tokens_per_joule": 2.4,
+        "clock_mean": 1450.0, "clock_min": 700.0, "throttled": 25.0, "power_capped": 50.0, "temperature_max": 91.0,
         "memory_used_max": 128.0,
     })  # fmt: skip
 
@@ -49,28 +43,23 @@ def test_two_gpus_worked_out_by_hand() -> None:
     ("fields", "lost"),
     [
         (("energy_j",), {"power_mean", "energy_per_token", "tokens_per_joule"}),
-        (("sm_clock_mhz", "sm_clock_min_mhz"), {"clock_mean", "clock_min"}),
-        (("throttled",), {"throttled"}),
-        (("power_capped",), {"power_capped"}),
-        (("temperature_max_degc",), {"temperature_max"}),
+        (("sm_clock_mhz", "sm_clock_min_mhz"), {"clock_mean", "clock_min"}), (("throttled",), {"throttled"}),
+        (("power_capped",), {"power_capped"}), (("temperature_max_degc",), {"temperature_max"}),
         (("memory_used_max_bytes",), {"memory_used_max"}),
     ],
     ids=lambda given: given[0] if isinstance(given, tuple) else "",
-)
+)  # fmt: skip
 def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...], lost: set[str]) -> None:
     found = values(gpu(), gpu(1, **dict.fromkeys(fields)))
     assert {name for name, value in found.items() if value is None} == lost
 
 
-def test_a_gpu_that_nobody_watched_leaves_nothing() -> None:
+def test_a_gpu_that_nobody_or_two_ranks_watched_leaves_nothing() -> None:
     assert values(gpu(), GpuTelemetry(rank=1, gaps=("it did not watch its GPU",))) == NONE
     assert values(gpu(), gpus=2) == NONE
     assert values(gpus=0) == NONE
-    assert gaps([gpu()], 2) == ["1 ranks tell of 2 GPUs"]
+    assert gaps([gpu()], 2) == ["1 ranks report 2 GPUs"]
     assert gaps([], 8) == []
-
-
-def test_a_gpu_that_two_ranks_watched_is_not_counted_twice() -> None:
     shared = gpu(1, gpu="GPU-0")
     assert values(gpu(), shared) == NONE
     assert gaps([gpu(), shared], 2) == ["ranks 0, 1 share GPU-0"]

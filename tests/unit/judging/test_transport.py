@@ -13,15 +13,9 @@ from tests.support.nccl import lines
 
 SOCKET = {"hosts": ("n0", "n1"), "between": "NET/Socket/0"}
 HOPPER = Wiring(
-    gpus=4,
-    nvlink=True,
-    all_to_all=True,
-    nvlink_version=4,
-    nics=8,
-    fast_ports=("mlx5_0", "mlx5_1"),
-    near=True,
+    gpus=4, nvlink=True, all_to_all=True, nvlink_version=4, nics=8, fast_ports=("mlx5_0", "mlx5_1"), near=True,
     virtual=False,
-)
+)  # fmt: skip
 TWO = ("n0", "n1")
 SLOW = replace(HOPPER, shares={"all_reduce": 0.3})
 ETHERNET = replace(HOPPER, nics=None, fast_ports=())

@@ -128,14 +128,12 @@ def rate(low: float | None, high: float | None) -> Metric:
 @pytest.mark.parametrize(
     ("one", "other", "holds", "why"),
     [
-        ((90.0, None), (80.0, 85.0), True, ""),
-        ((90.0, None), (80.0, None), None, "overlap"),
-        ((90.0, None), (80.0, 95.0), None, "overlap"),
-        ((60.0, 70.0), (80.0, None), False, ""),
+        ((90.0, None), (80.0, 85.0), True, ""), ((90.0, None), (80.0, None), None, "overlap"),
+        ((90.0, None), (80.0, 95.0), None, "overlap"), ((60.0, 70.0), (80.0, None), False, ""),
         ((None, None), (80.0, 95.0), None, "Fewer than 4 of its judged steps"),
         ((90.0, 99.0), (None, None), None, "the other run has too few"),
     ],
-)
+)  # fmt: skip
 def test_an_interval_that_is_open_at_an_end(
     one: tuple[float | None, float | None], other: tuple[float | None, float | None], holds: bool | None, why: str
 ) -> None:

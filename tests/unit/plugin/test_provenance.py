@@ -41,10 +41,7 @@ def test_what_all_runs_share_is_said_once_and_the_rest_by_run(base: RunRecord) -
             "b": {"provenance": {"python": "3.11", "kernel": "6.1", "git_commit": "2" * 40, "env.NCCL_DEBUG": "INFO"}},
         },
     ) == {
-        "python": "3.11",
-        "kernel": "6.1",
-        "git_commit[a]": "1" * 40,
-        "git_commit[b]": "2" * 40,
+        "python": "3.11", "kernel": "6.1", "git_commit[a]": "1" * 40, "git_commit[b]": "2" * 40,
         "env.NCCL_DEBUG[b]": "INFO",
     }  # fmt: skip
 

@@ -59,8 +59,7 @@ def test_what_looks_like_a_prefix(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "stamp",
-    ["[2025-11-20T14:55:23+08:00] ", "2025-11-20T14:55:23.123456789Z ", "[2025-11-20T14:55:23,123]: "],
+    "stamp", ["[2025-11-20T14:55:23+08:00] ", "2025-11-20T14:55:23.123456789Z ", "[2025-11-20T14:55:23,123]: "]
 )
 def test_a_time_before_each_line_tells_no_rank_apart(stamp: str) -> None:
     assert split_prefix(f"{stamp}iteration 1") == ("", "iteration 1")
@@ -105,12 +104,8 @@ def test_ends_of_lines(tmp_path: Path) -> None:
     """A line feed, a carriage return or both end a line; only line feeds count; the last may lack its end."""
     lines = lines_of(tmp_path, b"a\nb\r\n10%\r 20%\r\n\nlast")
     assert [(line.text, line.number, line.whole) for line in lines if line.text] == [
-        ("a", 1, True),
-        ("b", 2, True),
-        ("10%", 3, True),
-        (" 20%", 3, True),
-        ("last", 5, False),
-    ]
+        ("a", 1, True), ("b", 2, True), ("10%", 3, True), (" 20%", 3, True), ("last", 5, False),
+    ]  # fmt: skip
     assert {line.file for line in lines} == {"job.out"}
 
 

@@ -74,11 +74,6 @@ def test_labels_are_read_in_every_dialect(tmp_path: Path, needles: Needles) -> N
     assert series.unread == 0
 
 
-def test_an_empty_log(read: Read) -> None:
-    assert read(parse, "") == StepSeries()
-    assert read(parse, "noise\n\n") == StepSeries()
-
-
 def test_everything_that_can_be_said(read: Read) -> None:
     """The first word on a total, an end and a failure counts; a run that was completed did not fail."""
     log = "ranks 8\ntotal a 1\nstep 1 0.5\ntotal a 2\nfailed x\n failed y\n"
@@ -89,6 +84,10 @@ def test_everything_that_can_be_said(read: Read) -> None:
     assert (series.failure, series.completed) == (None, "done 1")
     assert [(step.step, step.seconds) for step in series.steps] == [(1, 0.5)]
     assert series.restarted is None
+    assert read(parse, "") == StepSeries()
+    assert read(parse, "noise\n\n") == StepSeries()
+    assert read(parse, "every 10\nevery 5\n").log_interval == 10
+    assert read(parse, "every 10").log_interval is None
 
 
 @pytest.mark.parametrize(
@@ -108,12 +107,16 @@ def test_intervals(read: Read, lines: list[str], expected: list[tuple[int, int]]
     assert intervals(read(parse, "\n".join(lines) + "\n")) == expected
 
 
-def test_unreadable_lines_are_counted_and_the_first_shown(read: Read) -> None:
+def test_unreadable_lines_are_counted_with_their_place_and_the_first_shown(read: Read) -> None:
+    """Each is known by the step before it, that of the rank that got furthest."""
     series = read(parse, "noise\n" + "step x\n" * 1000 + "step 1 0.5\n")
     assert series.unread == 1000
     assert len(series.unreadable) == 20
     assert series.unreadable[0] == "job.out:2: no step"
     assert len(series.steps) == 1
+    series = read(parse, "step x\n0: step 1 1\n1: step 1 1\n0: step 2 1\n1: step x\nstep 3 1\nstep x\nstep x\n")
+    assert series.unread_after == {0: 1, 2: 1, 3: 2}
+    assert series.unread == 4
 
 
 def test_a_line_that_is_cut_off_says_no_number(read: Read) -> None:
@@ -152,26 +155,11 @@ def test_a_line_that_says_other_numbers_of_a_step_is_noticed(read: Read) -> None
     assert read(parse, "0: step 1 1\n1: step 1 2\n").restarted is None  # another rank's
 
 
-def test_how_often_it_logs(read: Read) -> None:
-    assert read(parse, "every 10\nevery 5\n").log_interval == 10
-    assert read(parse, "every 10").log_interval is None
-
-
-def test_unreadable_lines_have_a_place(read: Read) -> None:
-    """Each is known by the step before it, that of the rank that got furthest."""
-    series = read(parse, "step x\n0: step 1 1\n1: step 1 1\n0: step 2 1\n1: step x\nstep 3 1\nstep x\nstep x\n")
-    assert series.unread_after == {0: 1, 2: 1, 3: 2}
-    assert series.unread == 4
-
-
 def test_a_second_run_is_noticed_and_not_mixed_in(read: Read) -> None:
+    """If it goes on where the first ended, the log repeats how many ranks it has."""
     series = read(parse, "step 1 1\nstep 2 1\nstep 1 5\nstep 2 5\nstep 3 5\n")
     assert series.restarted == "job.out:3: step 1 after step 2: a second run in the same log"
     assert [step.seconds for step in series.steps] == [1.0, 1.0]
-
-
-def test_a_second_run_that_goes_on_where_the_first_ended(read: Read) -> None:
-    """The steps do not show it, but the log repeats how many ranks it has."""
     series = read(parse, "ranks 2\nranks 2\nstep 1 1\nranks 2\nstep 2 5\n")
     assert series.restarted == (
         "job.out:4: the number of ranks is printed again after the first step: a second run in the same log"
@@ -239,12 +227,8 @@ def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str
 
 
 FAILED = [
-    "failed CUDA_ERROR_A of step",
-    "ValueError: one",
-    "failed CUDA_ERROR_B",
-    "ValueError: two",
-    "Interrupt of step",
-]
+    "failed CUDA_ERROR_A of step", "ValueError: one", "failed CUDA_ERROR_B", "ValueError: two", "Interrupt of step",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("first", range(len(FAILED)))

@@ -125,12 +125,8 @@ def test_condensed_lines_say_the_same() -> None:
     for host, log in read_nccl(text).items():
         again = read_nccl(kept)[host]
         assert (again.transports, again.facts, again.variables, again.nodes, again.comms) == (
-            log.transports,
-            log.facts,
-            log.variables,
-            log.nodes,
-            log.comms,
-        )
+            log.transports, log.facts, log.variables, log.nodes, log.comms,
+        )  # fmt: skip
         assert again.unread
 
 

@@ -92,20 +92,15 @@ LOGS = {
     ),
 }  # fmt: skip
 SAMPLES = [
-    ("megatron_lm", "logs/megatron_lm_core_0.16.log"),
-    ("megatron_lm", "logs/megatron_lm_one_h200.log"),
-    ("megatron_lm", "jsc/175B_job.out.excerpt.txt"),
-    ("metaseq", "logs/metaseq_20_updates.log"),
+    ("megatron_lm", "logs/megatron_lm_core_0.16.log"), ("megatron_lm", "logs/megatron_lm_one_h200.log"),
+    ("megatron_lm", "jsc/175B_job.out.excerpt.txt"), ("metaseq", "logs/metaseq_20_updates.log"),
     ("metaseq", "metaseq/fairseq_fsdp_13b_8xV100_train.log"),
-    ("metaseq", "metaseq/fairseq_moe_dummy_lm_8xA100_train.log"),
-    ("nemo", "logs/nemo_2.log"),
+    ("metaseq", "metaseq/fairseq_moe_dummy_lm_8xA100_train.log"), ("nemo", "logs/nemo_2.log"),
     ("nemo", "nemo/nemo1.0_gpt3_126m_40steps_stdout_tail.txt"),
-    ("nemo", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt"),
-    ("deepspeed_chat", "logs/deepspeed_chat_step1.log"),
-    ("deepspeed_chat", "logs/deepspeed_chat_step2.log"),
-    ("deepspeed_chat", "logs/deepspeed_chat_step3.log"),
+    ("nemo", "nemo/nemo2_gpt3_126m_nemo_log_globalrank-0.txt"), ("deepspeed_chat", "logs/deepspeed_chat_step1.log"),
+    ("deepspeed_chat", "logs/deepspeed_chat_step2.log"), ("deepspeed_chat", "logs/deepspeed_chat_step3.log"),
     ("deepspeed_chat", "lambda/opt-350m_1_1xN_batch0001.log"),
-]
+]  # fmt: skip
 PREFIXES = [
     "node1: ", "vm-07-14: ", "titan: ", "1: ", "   1: ", "[default3]:", "[rank3]: ", "[1,0]<stdout>:", "node1: 3: ",
     "3: [default0]:[rank0]: ", "i.finetune/0 ", "ining-demo/0 [default0]:", "(RayTrainWorker pid=4711, ip=10.0.0.7) ",
@@ -135,12 +130,6 @@ NUMBERS = [
 
 logs = pytest.mark.parametrize(("name", "log"), LOGS.items(), ids=LOGS)
 samples = pytest.mark.parametrize(("name", "file"), readable(SAMPLES, lambda case: case[1]))
-
-
-def reading(name: str) -> Parse:
-    parse = dialect(name)
-    assert parse is not None
-    return parse
 
 
 def items_of(parse: Parse, text: str) -> list[Item]:
@@ -175,7 +164,7 @@ def test_every_dialect_is_found() -> None:
 
 @logs
 def test_the_logs_say_something(read: Read, name: str, log: str) -> None:
-    series = read(reading(name), log)
+    series = read(dialect(name), log)
     assert series.unread == 0
     if name == "gnu_time":
         assert len(series.totals) == 5
@@ -187,7 +176,7 @@ def test_the_logs_say_something(read: Read, name: str, log: str) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 @given(text=st.one_of(st.text(), st.builds(str.format, st.sampled_from(EVIL), st.sampled_from(NUMBERS))))
 def test_no_text_makes_a_dialect_fail(name: str, text: str) -> None:
-    assert all(item.step >= 1 for item in items_of(reading(name), text) if isinstance(item, StepLine))
+    assert all(item.step >= 1 for item in items_of(dialect(name), text) if isinstance(item, StepLine))
 
 
 @logs
@@ -198,34 +187,34 @@ def test_no_damage_makes_a_dialect_fail(name: str, log: str, data: st.DataObject
     piece = data.draw(
         st.one_of(st.just(line[first:last] * 2), st.just(""), st.sampled_from(NUMBERS), st.text(max_size=5))
     )
-    items_of(reading(name), line[:first] + piece + line[last:])
+    items_of(dialect(name), line[:first] + piece + line[last:])
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 @given(content=st.binary(max_size=500))
 def test_no_bytes_make_reading_fail(read: Read, name: str, content: bytes) -> None:
     lines = LOGS.get(name, "").encode().splitlines(keepends=True)
-    read(reading(name), content.join(lines) + content)
+    read(dialect(name), content.join(lines) + content)
 
 
 @logs
 def test_prefixes_change_nothing(read: Read, name: str, log: str) -> None:
-    plain = said(read(reading(name), log))
+    plain = said(read(dialect(name), log))
     lines = log.splitlines()
     for prefix in PREFIXES:
         for form in ("{}{}\n", "{}{}\r\n", "\x1b[32m{}\x1b[1m{}\x1b[0m\n", "\r\x1b[2K{}{}\r"):
-            assert said(read(reading(name), "".join(form.format(prefix, line) for line in lines))) == plain, prefix
+            assert said(read(dialect(name), "".join(form.format(prefix, line) for line in lines))) == plain, prefix
 
 
 @samples
 def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: str, file: str) -> None:
     log = middle_left_out(sample(file).read_bytes()).decode(errors="replace")
-    plain = numbers(read(reading(name), log))
+    plain = numbers(read(dialect(name), log))
     # The parts of a progress bar are lines of their own; they all get the prefix, as there is no terminal.
     lines = log.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for prefix in PREFIXES[SAMPLES.index((name, file)) % 3 :: 3]:
-        assert numbers(read(reading(name), "\n".join(f"{prefix}{line}" for line in lines))) == plain, prefix
-    assert numbers(read(reading(name), "\r\n".join(lines))) == plain
+        assert numbers(read(dialect(name), "\n".join(f"{prefix}{line}" for line in lines))) == plain, prefix
+    assert numbers(read(dialect(name), "\r\n".join(lines))) == plain
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -233,13 +222,13 @@ def test_prefixes_change_nothing_in_samples(read: Read, sample: Sample, name: st
 def test_lines_without_a_needle_say_nothing(read: Read, name: str, content: bytes, number: str, evil: str) -> None:
     """A log says the same when lines that hold none of the dialect's needles are not read."""
     log = LOGS[name].encode() + content + b"\n" + evil.format(number).encode() + b"\n" + content
-    assert numbers(read(reading(name), log, needles(name))) == numbers(read(reading(name), log))
+    assert numbers(read(dialect(name), log, needles(name))) == numbers(read(dialect(name), log))
 
 
 @samples
 def test_lines_of_samples_without_a_needle_say_nothing(read: Read, sample: Sample, name: str, file: str) -> None:
     content = sample(file).read_bytes()
-    assert repr(read(reading(name), content, needles(name))) == repr(read(reading(name), content))
+    assert repr(read(dialect(name), content, needles(name))) == repr(read(dialect(name), content))
 
 
 # Messages of programs that fail, with words and times that dialects look for.
@@ -273,7 +262,7 @@ def test_words_of_failures_may_be_searched_for_afterwards(
     for place, line, end in failing:
         log = log[: place % len(log)] + line + end + log[place % len(log) :]
     at_once = Needles((*needles(name).always, *FAILURES))
-    assert repr(read(reading(name), log, needles(name))) == repr(read(reading(name), log, at_once))
+    assert repr(read(dialect(name), log, needles(name))) == repr(read(dialect(name), log, at_once))
 
 
 # A careless pattern takes quadratic time for these: a beginning, then very many of one character, then another end.
@@ -299,7 +288,7 @@ def test_no_line_takes_long(name: str, tmp_path: Path) -> None:
     signal.signal(signal.SIGVTALRM, too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, 3)
     try:
-        read_log([path], reading(name))
+        read_log([path], dialect(name))
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
@@ -317,15 +306,15 @@ def too_long(*_: object) -> None:
 def test_what_stands_between_changes_nothing(
     read: Read, name: str, log: str, order: list[int], noise: list[str], data: st.DataObject
 ) -> None:
-    plain = said(read(reading(name), log))
+    plain = said(read(dialect(name), log))
     lines = log.splitlines()
-    assert said(read(reading(name), "\n".join(merged([lines, noise], order)) + "\n")) == plain
+    assert said(read(dialect(name), "\n".join(merged([lines, noise], order)) + "\n")) == plain
     if hasattr(MODULES[name], "reader"):
         return  # reads lines in their context
     prefixes = data.draw(st.lists(st.sampled_from(PREFIXES), min_size=2, max_size=3, unique_by=str.strip))
     copies = [[prefix + line for line in lines] for prefix in prefixes]
     order = data.draw(st.lists(st.integers(0, 2), max_size=60))
-    assert said(read(reading(name), "\n".join(merged(copies, order)) + "\n")) == plain
+    assert said(read(dialect(name), "\n".join(merged(copies, order)) + "\n")) == plain
 
 
 def assert_part_of(part: Sequence[Step], whole: Sequence[Step]) -> None:
@@ -351,10 +340,10 @@ def assert_no_other_words(part: StepSeries, whole: StepSeries) -> None:
 
 @logs
 def test_a_log_that_is_cut_off_says_less_and_nothing_else(read: Read, name: str, log: str) -> None:
-    whole = read(reading(name), log)
-    ended = [end for end, line in _ends(log) if any(isinstance(item, StepLine) for item in reading(name)(line))]
+    whole = read(dialect(name), log)
+    ended = [end for end, line in _ends(log) if any(isinstance(item, StepLine) for item in dialect(name)(line))]
     for end in range(len(log)):
-        part = read(reading(name), log[:end])
+        part = read(dialect(name), log[:end])
         assert len(part.steps) == sum(1 for each in ended if each <= end)
         assert repr(part.steps) == repr(whole.steps[: len(part.steps)])
         assert_no_other_words(part, whole)
@@ -368,8 +357,8 @@ def _ends(log: str) -> list[tuple[int, str]]:
 @samples
 def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: str) -> None:
     content = middle_left_out(sample(file).read_bytes())
-    whole = read(reading(name), content)
+    whole = read(dialect(name), content)
     for end in Random(file).sample(range(len(content)), 12):
-        part = read(reading(name), content[:end])
+        part = read(dialect(name), content[:end])
         assert_part_of(part.steps, whole.steps)
         assert_no_other_words(part, whole)

@@ -18,16 +18,13 @@ KILLED, EXITED, CANCELLED, CANCELLED_ON_ONE, ABORTED = (
 @pytest.mark.parametrize(
     ("text", "ranks"),
     [
-        (KILLED, [{6}]),
-        (EXITED, [{1}]),
-        (KILLED.partition("srun: launch")[0], [{6}]),
+        (KILLED, [{6}]), (EXITED, [{1}]), (KILLED.partition("srun: launch")[0], [{6}]),
         (KILLED.replace("task 6: Killed", "tasks 4,6-7: Out Of Memory"), [{4, 6, 7}]),
         ("slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026 ***\nsrun: error: n1: task 0: Terminated\n", []),
-        ("srun: error: Unable to create step for job 7: Job/step already completing\n", []),
-        ("", []),
+        ("srun: error: Unable to create step for job 7: Job/step already completing\n", []), ("", []),
     ],
     ids=["killed", "exited", "cut", "out of memory", "cancelled", "not started", "nothing"],
-)
+)  # fmt: skip
 def test_the_cause_comes_before_the_step_is_ended(text: str, ranks: list[set[int]]) -> None:
     assert [set(ended.ranks) for ended in first_to_end(text)] == ranks
 

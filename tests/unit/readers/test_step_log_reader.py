@@ -104,12 +104,7 @@ def test_no_rank_ends_after_the_sum_of_steps(seconds: list[tuple[float, ...]]) -
 def test_a_rank_is_read_as_it_introduced_itself(read: Read) -> None:
     failed = start(1) + line({"event": "failure", "error": "RuntimeError: no", "time": 1.5})
     first, second = read(LOG, failed).ranks
-    assert (first.rank, first.host, first.device, first.versions) == (
-        0,
-        "n0",
-        "NVIDIA H200",
-        {"torch": "2.13.0"},
-    )
+    assert (first.rank, first.host, first.device, first.versions) == (0, "n0", "NVIDIA H200", {"torch": "2.13.0"})
     assert (first.matmul_flops_per_s, first.ended, first.failure) == (1e12, True, None)
     assert (second.ended, second.failure, second.failed_at) == (False, "RuntimeError: no", 1.5)
 
@@ -176,10 +171,7 @@ def test_a_step_out_of_order_or_twice_never_counts(read: Read) -> None:
     series = read(start() + step(2, loss=1.0) + step(2, loss=9.0) + step(1) + step(3))
     assert numbers(series) == [2, 3]
     assert series.steps[0].loss == 1.0
-    assert series.unreadable == (
-        "rank-00000.jsonl:3: step 2 after step 2",
-        "rank-00000.jsonl:4: step 1 after step 2",
-    )
+    assert series.unreadable == ("rank-00000.jsonl:3: step 2 after step 2", "rank-00000.jsonl:4: step 1 after step 2")
 
 
 def test_a_rank_in_the_wrong_file_or_twice_is_reported(read: Read) -> None:

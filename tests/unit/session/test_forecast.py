@@ -47,11 +47,9 @@ def foreseen(recipe: Recipe, where: Settings) -> tuple[str, str, str]:
     [
         (H100, 1, "take 325 GiB of each GPU on 1 node × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
         (H100, 2, "take 163 GiB of each GPU on 2 nodes × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
-        (H100, 8, "", ""),
-        (H100, 128, "", ""),
+        (H100, 8, "", ""), (H100, 128, "", ""),
         (GB200, 4, "", "about 189 GiB of each GPU's 186 GiB are expected to be in use, more than 90 %"),
-        (GB200, 16, "", ""),
-        (GB200, 18, "", ""),
+        (GB200, 16, "", ""), (GB200, 18, "", ""),
     ],
 )  # fmt: skip
 def test_175b_is_worked_out_by_hand(system: str, nodes: int, cannot: str, doubt: str) -> None:
@@ -102,11 +100,13 @@ def test_activations_of_several_times_the_memory_are_refused() -> None:
         assert ("it may run out of memory" in doubted) is doubtful
 
 
-def test_without_a_gpu_its_size_is_said_and_its_time_is_unknown() -> None:
+def test_without_a_gpu_its_size_is_said_its_time_is_unknown_and_the_choice_left_to_the_ranks() -> None:
     refused, doubted, said = foreseen(SHIPPED["opt175b"], settings(System(name="slurm", cluster="slurm"), nodes=1))
     assert (refused, doubted) == ("", "")
     assert "memory of each GPU: 325.2 GiB of weights, gradients and optimizer, about 352 GiB with" in said
     assert said.endswith("\nunknown: its time: system slurm names no gpu")
+    said = foreseen(SHIPPED["opt13b"], settings(System(name="slurm", cluster="slurm"), nodes=1))[2]
+    assert "recomputed: none, 2 sequences in each micro batch; decided on the GPUs, by their memory" in said
 
 
 def test_a_rack_of_72_is_told_the_nearest_numbers_of_nodes() -> None:
@@ -139,15 +139,9 @@ FULL = {"sharding": "full", "activation_checkpointing": "full"}
     ],
 )
 def test_what_was_measured_is_foreseen(
-    engine: str,
-    gpus: int,
-    shape: tuple[int, int, int],
-    micro: int,
-    batch: int,
-    layout: Any,
-    dropout: float,
+    engine: str, gpus: int, shape: tuple[int, int, int], micro: int, batch: int, layout: Any, dropout: float,
     measured: float,
-) -> None:
+) -> None:  # fmt: skip
     """The least is never above it, since it refuses; the estimate is near it, since it warns."""
     layers, hidden, heads = shape
     model = {"layers": layers, "hidden_size": hidden, "attention_heads": heads, "vocab_size": 51196, "dropout": dropout}
@@ -199,11 +193,6 @@ def test_nothing_is_recomputed_that_fits(name: str, system: str, gpus: int, chos
     assert memory(resolved, topology, gpu) == memory(recipe, topology, gpu)
 
 
-def test_without_a_gpu_the_choice_is_left_to_the_ranks() -> None:
-    said = foreseen(SHIPPED["opt13b"], settings(System(name="slurm", cluster="slurm"), nodes=1))[2]
-    assert "recomputed: none, 2 sequences in each micro batch; decided on the GPUs, by their memory" in said
-
-
 @pytest.mark.parametrize("system", [H100, "H200", "ND96amsr_A100_v4", "JUWELS_Booster"])
 def test_every_shipped_recipe_may_run_where_it_was_published(system: str) -> None:
     """JSC's are for 40 GB, those of today's models for the GPU of their reference, the others for 80 GB."""
@@ -235,12 +224,10 @@ def test_every_shipped_recipe_may_run_where_it_was_published(system: str) -> Non
     ("minutes", "changes", "cannot", "doubt"),
     [
         (29, {}, "its 50 steps take at least 29.3 min at the published peak of 64 × H100", ""),
-        (30, {}, "", "it is expected to take 74.3 min, and its time limit is 30 min: give --time 93"),
-        (75, {}, "", ""),
-        (1, {"end": "time_limit"}, "", ""),
-        (1, {"scale": "smoke"}, "", ""),
+        (30, {}, "", "it is expected to take 74.3 min, and its time limit is 30 min: give --time 93"), (75, {}, "", ""),
+        (1, {"end": "time_limit"}, "", ""), (1, {"scale": "smoke"}, "", ""),
     ],
-)
+)  # fmt: skip
 def test_a_limit_is_held_against_the_peak(minutes: int, changes: Any, cannot: str, doubt: str) -> None:
     recipe = SHIPPED["opt175b"].model_copy(update=changes)
     refused, doubted, _ = foreseen(recipe, settings(H100, nodes=8, time_min=minutes))
@@ -330,33 +317,23 @@ JUDGED = {
     "pairs": [judges("pair", "pair_busbw", "430 GB/s", gpus=16, nodes=2)],
     "host_device_bandwidth": [judges("copy", "host_to_device", "52 GB/s")],
 }  # fmt: skip
-PHYSICS = "physics, where the nodes show what their hardware is"
+PHYSICS, ELSE = "physics, where the nodes show what their hardware is", "not for this machine"
 NODE, PAIR = "node (busbw_8GiB >= 440 GB/s)", "pair (busbw_8GiB >= 430 GB/s) (a floor)"
 
 
 @pytest.mark.parametrize(
     ("check", "nodes", "how", "said"),
     [
-        (
-            "all_reduce",
-            1,
-            {},
-            f"judged: {NODE}; {PHYSICS}\nnot for this machine (1 node × 8 GPUs, scale full): pair (for",
-        ),
-        (
-            "all_reduce",
-            2,
-            {},
-            f"judged: {PAIR}; {PHYSICS}\nnot for this machine (2 nodes × 8 GPUs, scale full): node (for",
-        ),
-        ("all_reduce", 16, {}, f"judged: {PHYSICS}\nnot for this machine (16 nodes × 8 GPUs, scale full): node"),
+        ("all_reduce", 1, {}, f"judged: {NODE}; {PHYSICS}\n{ELSE} (1 node × 8 GPUs, scale full): pair (for"),
+        ("all_reduce", 2, {}, f"judged: {PAIR}; {PHYSICS}\n{ELSE} (2 nodes × 8 GPUs, scale full): node (for"),
+        ("all_reduce", 16, {}, f"judged: {PHYSICS}\n{ELSE} (16 nodes × 8 GPUs, scale full): node"),
         ("pairs", 16, {}, f"judged: pair (pair_busbw >= 430 GB/s); {PHYSICS}"),
         ("pairs", 16, {"scale": "smoke"}, "judged: by nothing: a PASS will show that it works, not how fast\nnot for"),
         ("gemm", 1, {"gpus_per_node": 0}, "judged: by nothing"),
         ("host_device_bandwidth", 1, {}, f"judged: copy (host_to_device >= 52 GB/s); {PHYSICS}"),
         ("limits", 1, {}, ""),
     ],
-)
+)  # fmt: skip
 def test_a_plan_says_what_judges_a_check(check: str, nodes: int, how: Any, said: str) -> None:
     bounds = {name: {"references": references} for name, references in JUDGED.items()}
     facts = {"name": "x", "cluster": "slurm", "gpus_per_node": 8, "gpu": GPU, "validation": bounds}

@@ -23,15 +23,12 @@ SESSION = Session(id="run", folder=Path("/shared/run"))
 # A system file, and recipes that run there as a command, for each engine, launcher and container: of the first recipe
 # the whole script is kept, and of the others what they have instead.
 KINDS = [
-    ("juwels_booster", ["nlp175b", "nlp175b_jube", "nlp13b"]),
-    ("nd96amsr_a100_v4", ["metaseq175b", "metaseq125m"]),
-    ("lambda_8xh100", ["chat_13b_rlhf"]),
-    ("lambda_8xh100", ["chat_350m_bs24_zero0", "chat_13b_bs16_zero0"]),
-    ("lambda_8xh100_docker", ["chat_350m_bs24_zero0"]),
-    ("nd96amsr_a100_v4", ["azure_gpt3_175b", "azure_gpt3_126m"]),
+    ("juwels_booster", ["nlp175b", "nlp175b_jube", "nlp13b"]), ("nd96amsr_a100_v4", ["metaseq175b", "metaseq125m"]),
+    ("lambda_8xh100", ["chat_13b_rlhf"]), ("lambda_8xh100", ["chat_350m_bs24_zero0", "chat_13b_bs16_zero0"]),
+    ("lambda_8xh100_docker", ["chat_350m_bs24_zero0"]), ("nd96amsr_a100_v4", ["azure_gpt3_175b", "azure_gpt3_126m"]),
     ("p4de.24xlarge", ["aws_gpt3_175b", "aws_gpt3_5b"]),
     ("p4de.24xlarge", ["aws_torchrun_gpt3_175b", "aws_torchrun_gpt3_126m"]),
-]
+]  # fmt: skip
 ROWS = [(system, recipe) for system, recipes in KINDS for recipe in recipes]
 # DeepSpeed-Chat is published for one node; its launcher does more on several.
 SEVERAL = ("lambda_8xh100", "chat_350m_bs24_zero0", 2)

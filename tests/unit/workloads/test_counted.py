@@ -187,25 +187,19 @@ def test_ranks_that_share_matrices_have_losses_and_tokens_in_common(
 @pytest.mark.parametrize(
     ("entry", "kind", "told"),
     [
-        ("plain", None, ""),
-        ("no_dropout", "wrong_work", "dropout 0;"),
-        ("evaluation", "wrong_work", "dropout 0;"),
+        ("plain", None, ""), ("no_dropout", "wrong_work", "dropout 0;"), ("evaluation", "wrong_work", "dropout 0;"),
         ("not_recomputed", "wrong_work", "activation checkpointing none"),
         ("each_fifth_step", "wrong_work", "made 1 optimizer steps, and its log has 6"),
         ("copied_norms", "ranks_differ", "ended with other weights"),
         ("one_batch", "wrong_work", "was fed 11 micro batches that it had been fed before"),
         ("twice", "wrong_work", "was fed 6 micro batches"),
         ("everyone_the_same", "wrong_work", "was fed the micro batches of rank 0, of another copy"),
-        ("half_sequences", "wrong_work", "sequence length 16"),
-        ("half_batch", "wrong_work", "micro batch size 1"),
-        ("fewer_layers", "wrong_work", "has 1 layers"),
-        ("narrower", "wrong_work", "parameters"),
-        ("other_precision", "wrong_work", "precision bf16"),
-        ("same_data", "wrong_work", "was fed 10 micro batches"),
-        ("each_alone", "ranks_differ", "gradient norm"),
-        ("no_gradient", "no_training", "gradient norm of 0"),
+        ("half_sequences", "wrong_work", "sequence length 16"), ("half_batch", "wrong_work", "micro batch size 1"),
+        ("fewer_layers", "wrong_work", "has 1 layers"), ("narrower", "wrong_work", "parameters"),
+        ("other_precision", "wrong_work", "precision bf16"), ("same_data", "wrong_work", "was fed 10 micro batches"),
+        ("each_alone", "ranks_differ", "gradient norm"), ("no_gradient", "no_training", "gradient norm of 0"),
     ],
-)
+)  # fmt: skip
 def test_another_training_is_refused(
     entry: str, kind: str | None, told: str, fork: Fork, make_recipe: MakeRecipe, tmp_path: Path
 ) -> None:

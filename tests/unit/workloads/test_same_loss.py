@@ -35,13 +35,11 @@ FIRST: Mapping[str, Layout] = {
 }
 DDP_IN_BF16 = next(layout for layout in LAYOUTS if layout.key == "torch-ddp-bf16")
 MISTAKES = {
-    "loss_too_large_by_1_percent": Mistake(loss_scale=1.01),
-    "a_rank_of_two_lost_its_gradient": Mistake(share=0.5),
-    "learning_rate_one_step_late": Mistake(late=1),
-    "no_weight_decay": Mistake(decay_scale=0.0),
+    "loss_too_large_by_1_percent": Mistake(loss_scale=1.01), "a_rank_of_two_lost_its_gradient": Mistake(share=0.5),
+    "learning_rate_one_step_late": Mistake(late=1), "no_weight_decay": Mistake(decay_scale=0.0),
     "a_token_sees_its_target": Mistake(ahead=1),
     "scores_not_divided_by_the_root_of_their_width": Mistake(score_scale=8**0.5),
-}
+}  # fmt: skip
 # Rounding to 8 bits hides a wrong attention so early in a training, and 1 % of the gradient.
 SEEN_IN_BF16 = ("a_rank_of_two_lost_its_gradient", "learning_rate_one_step_late", "no_weight_decay")
 

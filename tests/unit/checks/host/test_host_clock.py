@@ -56,12 +56,10 @@ def test_a_time_before_the_step_began_or_after_it_ended(time: float, off: int) -
 @pytest.mark.parametrize(
     ("kernel", "judged"),
     [
-        ({"synchronised": True, "max_error_s": 0.1}, True),
-        ({"synchronised": True, "max_error_s": 16.0}, False),
-        ({"synchronised": False, "max_error_s": 0.1}, False),
-        (None, False),
+        ({"synchronised": True, "max_error_s": 0.1}, True), ({"synchronised": True, "max_error_s": 16.0}, False),
+        ({"synchronised": False, "max_error_s": 0.1}, False), (None, False),
     ],
-)
+)  # fmt: skip
 def test_without_a_server_clock_only_the_keeper_vouches(kernel: dict[str, Any] | None, judged: bool) -> None:
     why = why_unknown(node(kernel=kernel), 1.0)
     assert (why is None) == judged

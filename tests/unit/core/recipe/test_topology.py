@@ -19,11 +19,9 @@ def test_there_is_a_rank_per_gpu_or_the_cpu_ranks_asked_for(nodes: int, gpus: in
 @pytest.mark.parametrize(
     ("nodes", "gpus", "cpu_ranks", "text"),
     [
-        (1, 8, 1, "1 node × 8 GPUs"),
-        (128, 1, 1, "128 nodes × 1 GPU"),
-        (1, 0, 1, "1 node × 1 CPU rank"),
+        (1, 8, 1, "1 node × 8 GPUs"), (128, 1, 1, "128 nodes × 1 GPU"), (1, 0, 1, "1 node × 1 CPU rank"),
         (2, 0, 4, "2 nodes × 4 CPU ranks"),
     ],
-)
+)  # fmt: skip
 def test_it_reads_as_a_phrase(nodes: int, gpus: int, cpu_ranks: int, text: str) -> None:
     assert str(Topology(nodes=nodes, gpus_per_node=gpus, cpu_ranks_per_node=cpu_ranks)) == text

@@ -54,26 +54,17 @@ def test_a_secret_is_taken_out(by: str) -> None:
 
 # Texts with one undeclared secret each, written <so>.
 TELLTALE = [
-    "git clone https://<bob:hunter22>@host/x.git failed",
-    "proxy http://<u:p4ss:w0rd>@proxy:3128/",
-    "cannot connect to postgresql://<u:p@ss@word>@host/x",
-    "Authorization: Bearer <abc123def456>",
-    "headers={'authorization': 'Basic <Ym9iOmh1bnRlcjI=>'}",
-    'curl -H "Authorization: <3f5b8c9d0e>"',
-    "got bearer <eyAbc123456>, expected another",
-    "export WANDB_API_KEY=<0123456789abcdef0123>",
-    "AWS_SECRET_ACCESS_KEY: <wJalrXUtnFEMI/K7MDENG/bPxRfiCY>",
-    '{"hf_token": "<abcd1234abcd>", "steps": 3}',
-    "train.py --token=<s3cr3tvalue> --steps 3",
-    "train.py --wandb-api-key <s3cr3tvalue> --steps 3",
-    "password: <hunter-hunter>",
-    "db_passwd=<correct.horse>&x=1",
-    "cannot log in with <hf_ABCDEFGHIJKLMNOPQRSTUVWX> at all",
-    "cannot log in with <ghp_ABCDEFGHIJKLMNOPQRSTUVWX0123>",
-    "no model for <nvapi-ABCDEFGHIJKLMNOPQRSTUVWX>",
-    "key <AKIAIOSFODNN7EXAMPLE>",
+    "git clone https://<bob:hunter22>@host/x.git failed", "proxy http://<u:p4ss:w0rd>@proxy:3128/",
+    "cannot connect to postgresql://<u:p@ss@word>@host/x", "Authorization: Bearer <abc123def456>",
+    "headers={'authorization': 'Basic <Ym9iOmh1bnRlcjI=>'}", 'curl -H "Authorization: <3f5b8c9d0e>"',
+    "got bearer <eyAbc123456>, expected another", "export WANDB_API_KEY=<0123456789abcdef0123>",
+    "AWS_SECRET_ACCESS_KEY: <wJalrXUtnFEMI/K7MDENG/bPxRfiCY>", '{"hf_token": "<abcd1234abcd>", "steps": 3}',
+    "train.py --token=<s3cr3tvalue> --steps 3", "train.py --wandb-api-key <s3cr3tvalue> --steps 3",
+    "password: <hunter-hunter>", "db_passwd=<correct.horse>&x=1",
+    "cannot log in with <hf_ABCDEFGHIJKLMNOPQRSTUVWX> at all", "cannot log in with <ghp_ABCDEFGHIJKLMNOPQRSTUVWX0123>",
+    "no model for <nvapi-ABCDEFGHIJKLMNOPQRSTUVWX>", "key <AKIAIOSFODNN7EXAMPLE>",
     "<-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\naC1rZXk=\n-----END OPENSSH PRIVATE KEY----->",
-]
+]  # fmt: skip
 INNOCENT = [
     "pad_token: <|endoftext|>, eos_token=</s>, max_tokens=1024000, token = 50256000",
     'HF_TOKEN="$(</home/bench/.hf_token)" && export HF_TOKEN',

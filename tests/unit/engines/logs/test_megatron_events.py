@@ -131,7 +131,9 @@ def test_times_every_so_often_are_means_over_all_between(tmp_path: Path) -> None
     assert read.first_apart
 
 
-def test_files_without_times_have_steps_without_seconds(tmp_path: Path) -> None:
+def test_a_file_without_times_has_steps_without_seconds_and_a_folder_without_anything_none(tmp_path: Path) -> None:
+    assert megatron_events.series(tmp_path) == StepSeries()
+    assert ENGINE.read(tmp_path, RUN).steps == ()
     write(tmp_path, *scalars((step, "lm loss", 5.0) for step in (1, 2, 3)))
     assert [(each.step, each.interval, each.seconds) for each in megatron_events.series(tmp_path).steps] == [
         (1, 1, None), (2, 1, None), (3, 1, None),
@@ -147,8 +149,3 @@ def test_what_is_damaged_in_a_file_alone_is_counted(folder: Path) -> None:
     write(folder, *events)
     write(folder, *scalars(changed(rows, 30, "iteration-time", 9.0)), begun=1_700_000_001)
     assert "a second run in the same folder" in (ENGINE.read(folder, RUN).restarted or "")
-
-
-def test_a_folder_without_anything_is_empty(tmp_path: Path) -> None:
-    assert megatron_events.series(tmp_path) == StepSeries()
-    assert ENGINE.read(tmp_path, RUN).steps == ()

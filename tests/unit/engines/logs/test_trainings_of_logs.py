@@ -205,9 +205,7 @@ def test_the_times_of_lines_are_read(tmp_path: Path, engine: str, line: str) -> 
     ("world", "hosts", "kind"),
     readable(
         [
-            (None, (), None),
-            (None, ("ml-512-node-001",), None),
-            (None, ("ML-512-node-001.site.example",), None),
+            (None, (), None), (None, ("ml-512-node-001",), None), (None, ("ML-512-node-001.site.example",), None),
             (None, ("ml-512-node-002",), "wrong_nodes"),
             ("'localhost': [0, 1, 2, 3, 4, 5, 6, 7]", ("ml-512-node-001",), None),
             ("'a': [0, 1, 2, 3], 'b': [0, 1, 2, 3]", (), "wrong_nodes"),
@@ -215,7 +213,7 @@ def test_the_times_of_lines_are_read(tmp_path: Path, engine: str, line: str) -> 
         ],
         lambda _: LAMBDA_350M.name,
     ),
-)
+)  # fmt: skip
 def test_the_hosts_that_deepspeed_names_are_the_leases(
     tmp_path: Path, world: str | None, hosts: tuple[str, ...], kind: str | None
 ) -> None:

@@ -114,15 +114,11 @@ NEMO_2 = TrueLog(
     engine="nemo_torchrun",
     ranks=1,
     recipe={
-        "model": GPT_125M,
-        "sequence_length": 512,
-        "global_batch_size": 16,
-        "micro_batch_size": 1,
-        "precision": "bf16",
+        "model": GPT_125M, "sequence_length": 512, "global_batch_size": 16, "micro_batch_size": 1, "precision": "bf16",
         "steps": 25,
     },
     kind="no_evidence_of_completion",  # the proof went to another file
-)
+)  # fmt: skip
 CHAT: Mapping[str, Any] = {
     "sequence_length": 512, "gradient_accumulation_steps": 1, "precision": "fp16", "steps": 110,
     "optimizer": {"learning_rate": 1.0e-10, "warmup_steps": 10, "decay": "cosine"}, "warm_up": {"steps": 10},

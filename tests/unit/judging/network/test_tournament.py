@@ -65,13 +65,10 @@ def test_a_slow_link_accuses_neither_of_its_ends() -> None:
     assert [set(pair) for pair in verdict.links] == [{"n1", "n4"}]
 
 
-def test_two_nodes_alone_stay_unresolved() -> None:
+def test_without_a_good_partner_all_stay_unresolved() -> None:
+    """Two nodes alone, and all pairs below a reference: nobody is good, and nobody is named."""
     verdict = judge([Game(pair=("a", "b"), value=1.0)], _nothing, floor=2.0)
     assert (verdict.culprits, verdict.unresolved) == ((), ("a", "b"))
-
-
-def test_all_pairs_slow_leaves_nobody_to_compare_with() -> None:
-    """Against a reference, everything is slow: nobody is good, and nobody is named."""
     games = [Game(pair=pair, value=1.0) for pairs in schedule(_names(6)) for pair in pairs]
     assert set(judge(games, _nothing, floor=2.0).unresolved) == set(_names(6))
 

@@ -61,31 +61,26 @@ def test_a_long_message_is_put_together_again(version: str) -> None:
     assert [recorded.text for result in diagnosis.results for recorded in result.recorded] == [text]
 
 
-def test_a_gpu_without_a_result_is_told() -> None:
+def test_a_gpu_or_a_test_without_a_result_is_told() -> None:
     document = json.loads(printed("3.3.9"))
-    (hardware,) = [
-        each for each in document["DCGM GPU Diagnostic"]["test_categories"] if each["category"] == "Hardware"
-    ]
-    hardware["tests"][0]["results"][1] = None
+    groups = document["DCGM GPU Diagnostic"]["test_categories"]
+    next(each for each in groups if each["category"] == "Hardware")["tests"][0]["results"][1] = None
     diagnosis = one(json.dumps(document))
     assert diagnosis.uncovered == ("GPU Memory has no result of GPU 1",)
     assert not is_healthy(diagnosis)
-
-
-def test_a_gpu_that_no_test_looked_at_is_told() -> None:
     document = json.loads(printed("4.4.2"))
     document["entity_groups"][0]["entities"].append({"device_id": "2330", "entity_id": 2})
     assert one(json.dumps(document)).uncovered == ("results of 2 GPUs of 3",)
+    document = json.loads(printed("4.4.2"))
+    document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"] = []
+    assert statuses(one(json.dumps(document)), "software") == [((), Status.SKIP)]
 
 
-def test_a_summary_that_says_more_than_its_results_counts() -> None:
+def test_what_a_summary_says_beyond_its_results_counts() -> None:
     document = json.loads(printed("4.4.2"))
     test = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
     test["test_summary"] = {"status": "Fail", "warnings": [{"warning": "no NVML", "error_id": 6}]}
     assert statuses(one(json.dumps(document)), "software")[-1] == ((), Status.FAIL)
-
-
-def test_an_error_of_no_gpu_alone_is_kept_where_all_passed() -> None:
     document = json.loads(printed("4.4.2", {"software": {1: Said("Pass", FAULTY)}}))
     test = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
     test["test_summary"]["warnings"].append({"warning": "no NVML", "error_id": 6})
@@ -93,12 +88,6 @@ def test_an_error_of_no_gpu_alone_is_kept_where_all_passed() -> None:
         (result.entities, recorded.text) for result in one(json.dumps(document)).results for recorded in result.recorded
     ]
     assert told == [(("GPU 1",), FAULTY.text), ((), "no NVML")]
-
-
-def test_a_test_without_results_did_not_run() -> None:
-    document = json.loads(printed("4.4.2"))
-    document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"] = []
-    assert statuses(one(json.dumps(document)), "software") == [((), Status.SKIP)]
 
 
 def test_iterations_are_read_together() -> None:
@@ -110,11 +99,6 @@ def test_iterations_are_read_together() -> None:
     assert Status.FAIL in {result.status for result in diagnosis.results}
     cut = one(json.dumps(whole, indent=2)[:-40])
     assert (cut.tests, is_healthy(cut)) == ((), False)
-
-
-def test_lines_around_the_json_are_not_in_its_way() -> None:
-    text = f"WARNING: {{limits}}\n{{not JSON\n{printed('4.4.2')}\nbye\n"
-    assert is_healthy(one(text))
 
 
 def test_what_several_nodes_printed_is_several_diagnoses() -> None:
@@ -230,13 +214,10 @@ def test_real_tables_of_two_nodes(sample: Sample) -> None:
     assert not any(result.recorded for each in read for result in each.results)
 
 
-def test_the_schema_is_no_result(sample: Sample) -> None:
-    assert not is_healthy(one(sample("dcgm/dcgm_v4.4.2_diag_schema.json").read_text()))
-
-
-def test_built_json_is_as_the_schema_has_it(sample: Sample) -> None:
+def test_built_json_is_as_the_schema_has_it_which_is_no_result(sample: Sample) -> None:
     schema = json.loads(sample("dcgm/dcgm_v4.4.2_diag_schema.json").read_text())
     _conforms(json.loads(printed("4.4.2", {"memory": {1: Said("Fail", FAULTY)}})), schema)
+    assert not is_healthy(one(sample("dcgm/dcgm_v4.4.2_diag_schema.json").read_text()))
 
 
 def _conforms(value: Any, schema: dict[str, Any]) -> None:
@@ -250,7 +231,9 @@ def _conforms(value: Any, schema: dict[str, Any]) -> None:
         _conforms(each, schema["items"])
 
 
-def test_blanks_in_a_table_cost_nothing() -> None:
+def test_blanks_and_lines_around_the_results_cost_nothing() -> None:
     table = printed("table of 3.2.6").replace("Metadata  ", "Metadata" + " " * 100_000)
     assert (is_healthy(one(table)), one(table).gpus) == (True, 2)
     assert one(table.replace("Metadata", "Meta" + " " * 100_000 + "data")).unreadable
+    text = f"WARNING: {{limits}}\n{{not JSON\n{printed('4.4.2')}\nbye\n"
+    assert is_healthy(one(text))

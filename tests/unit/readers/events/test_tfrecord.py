@@ -1,7 +1,6 @@
 """TFRecord files and protocol buffers: whole, cut off, damaged."""
 
 import io
-import struct
 
 import pytest
 from hypothesis import given
@@ -20,12 +19,7 @@ from pytest_llmbench.readers.tensorboard import (
     records,
     signed,
 )
-from tests.support.events import varint
-
-
-def record(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+from tests.support.events import framed, varint
 
 
 def test_the_checksum() -> None:
@@ -35,23 +29,23 @@ def test_the_checksum() -> None:
 
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_what_is_framed_is_read(content: list[bytes]) -> None:
-    assert list(records(io.BytesIO(b"".join(map(record, content))))) == content
+    assert list(records(io.BytesIO(b"".join(map(framed, content))))) == content
 
 
 @given(content=st.lists(st.binary(max_size=30), min_size=1, max_size=4), data=st.data())
 def test_a_file_cut_anywhere(content: list[bytes], data: st.DataObject) -> None:
     """What is whole is read, and the cut is said, unless it is between two records."""
-    whole = b"".join(map(record, content))
+    whole = b"".join(map(framed, content))
     cut = data.draw(st.integers(0, len(whole) - 1))
     found = list(records(io.BytesIO(whole[:cut])))
-    ends = [sum(len(record(each)) for each in content[:index]) for index in range(len(content) + 1)]
+    ends = [sum(len(framed(each)) for each in content[:index]) for index in range(len(content) + 1)]
     complete = sum(end <= cut for end in ends[1:])
     assert found == [*content[:complete], *([] if cut in ends else ["the file is cut off"])]
 
 
 @given(content=st.lists(st.binary(max_size=30), min_size=1, max_size=4), data=st.data())
 def test_a_single_wrong_bit_anywhere(content: list[bytes], data: st.DataObject) -> None:
-    whole = bytearray(b"".join(map(record, content)))
+    whole = bytearray(b"".join(map(framed, content)))
     bit = data.draw(st.integers(0, 8 * len(whole) - 1))
     whole[bit // 8] ^= 1 << bit % 8
     found = list(records(io.BytesIO(bytes(whole))))
@@ -63,7 +57,7 @@ def test_a_single_wrong_bit_anywhere(content: list[bytes], data: st.DataObject) 
 
 def test_a_record_too_long_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tfrecord, "LONGEST", 10)
-    whole = record(b"a") + record(bytes(11)) + record(b"b")
+    whole = framed(b"a") + framed(bytes(11)) + framed(b"b")
     assert list(records(io.BytesIO(whole))) == [b"a", "its 11 bytes are more than the 10 that are read", b"b"]
     assert list(records(io.BytesIO(whole[:40]))) == [b"a", "the file is cut off"]
 

@@ -25,8 +25,7 @@ Read = Callable[[Parse, str], StepSeries]
 
 
 @pytest.mark.parametrize(
-    ("log", "batch", "seconds", "throughput"),
-    [("opt-350m", 24, 20.3507, 943.4550), ("opt-13b", 16, 175.4549, 72.9532)],
+    ("log", "batch", "seconds", "throughput"), [("opt-350m", 24, 20.3507, 943.4550), ("opt-13b", 16, 175.4549, 72.9532)]
 )
 def test_lambdas_logs(sample: Callable[[str], Path], log: str, batch: int, seconds: float, throughput: float) -> None:
     """The headline is what its own rule gives: batches of all ranks over the time of the steps after the warm-up."""
@@ -199,11 +198,8 @@ def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
         list(reader()(text))
 
 
-def test_a_throughput_that_cannot_be_read(read: Read) -> None:
+def test_a_throughput_or_an_evaluation_that_cannot_be_read_is_counted(read: Read) -> None:
     assert read(reader(), f"{EPOCH.format(1)}\n{SPEED.format('NA', 8.0)}\n").unread == 1
-
-
-def test_an_evaluation_with_another_line_in_it_is_damage(read: Read) -> None:
     line = f"chosen_last_scores (higher is better) : 2.3{HEAD} nnodes=1, node_rank=0"
     torn = f"***** Evaluating reward, Epoch 1/1 *****\n{line}\n"
     assert (read(reader(), torn).totals, read(reader(), torn).unread) == ({}, 1)

@@ -172,13 +172,11 @@ def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -
 @pytest.mark.parametrize(
     ("kind", "began", "pending", "explained"),
     [
-        ("job_cancelled", False, False, True),
-        ("job_cancelled", True, False, False),
-        ("job_cancelled", False, True, False),
-        ("job_timeout", False, False, False),
+        ("job_cancelled", False, False, True), ("job_cancelled", True, False, False),
+        ("job_cancelled", False, True, False), ("job_timeout", False, False, False),
     ],
     ids=["by the watchman", "while it ran", "by a person", "at its limit"],
-)
+)  # fmt: skip
 def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
     died: Callable[..., Earlier], tmp_path: Path, kind: Any, began: bool, pending: bool, explained: bool
 ) -> None:
@@ -232,7 +230,7 @@ def test_a_session_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         place: Any = os if where == "open" else Path
         patch.setattr(place, where, refuse)
-        with pytest.raises(ConfigError, match=r"session s cannot be taken on: .*Read-only file system.*--replay"):
+        with pytest.raises(ConfigError, match=r"session s cannot go on: .*Read-only file system.*--replay"):
             take_over(Session(id="s", folder=tmp_path / "s"), "local")
     take_over(Session(id="s", folder=tmp_path / "s"), "local").journal.close()
 

@@ -21,13 +21,7 @@ from pytest_llmbench.checks.host.nodes.facts import (
 )
 from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
 from pytest_llmbench.checks.host.nodes.folders import cache_folders, is_warm, nearest, room
-from pytest_llmbench.checks.topology.nodes.pci_topology import (
-    InstalledFile,
-    PciDevice,
-    affinity,
-    devices,
-    installed,
-)
+from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciDevice, affinity, devices, installed
 from pytest_llmbench.workloads.node.hardware import acs_control, redirecting_bridges
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -123,12 +117,10 @@ def files(root: Path, texts: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("path", "kind", "source"),
     [
-        ("/home/me/.triton", "nfs4", "server:/export/my home"),
-        ("/homework", "ext4", "/dev/vda"),
-        ("/scratch disk/x", "xfs", "/dev/nvme0n1"),
-        ("/", "ext4", "/dev/vda"),
+        ("/home/me/.triton", "nfs4", "server:/export/my home"), ("/homework", "ext4", "/dev/vda"),
+        ("/scratch disk/x", "xfs", "/dev/nvme0n1"), ("/", "ext4", "/dev/vda"),
     ],
-)
+)  # fmt: skip
 def test_the_mount_of_a_path(path: str, kind: str, source: str) -> None:
     """The deepest counts, and of two at one place the later, which hides the other."""
     found = find_mount(Path(path), MOUNTS)

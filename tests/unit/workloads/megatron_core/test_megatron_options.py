@@ -76,11 +76,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 # Layouts in which ranks share the padded vocabulary, or each has a copy of it.
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
-    "tensor": {"tensor": 2},
-    "sequence": {"tensor": 2, "sequence": True},
-    "pipeline": {"pipeline": 2},
+    "tensor": {"tensor": 2}, "sequence": {"tensor": 2, "sequence": True}, "pipeline": {"pipeline": 2},
     "sharded": {"sharding": "optimizer"},
-}
+}  # fmt: skip
 
 Results = dict[str, list[dict[str, Any]]]
 Train = Callable[[int, Mapping[str, Mapping[str, Any]]], Results]

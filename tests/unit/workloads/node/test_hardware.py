@@ -132,13 +132,8 @@ def test_gpus_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (joined, trouble) == (True, None)
     assert (one.name, one.capability, one.sms, one.bus) == ("NVIDIA H200", "9.0", 132, "0000:00:00.0")
     assert (one.nvlink_version, one.nvlinks, one.nvswitch, one.fabric, one.c2c, one.mig) == (
-        4,
-        18,
-        True,
-        None,
-        False,
-        False,
-    )
+        4, 18, True, None, False, False,
+    )  # fmt: skip
     assert (one.multicast, two.multicast) == (False, None)
     assert (one.power_limit_w, one.bus_bits, one.pcie_gen, one.pcie_width) == (700.0, 6016, 5, 16)
     monkeypatch.setitem(sys.modules, "pynvml", stand_in(DeviceGetP2PStatus=lambda *_: 3))

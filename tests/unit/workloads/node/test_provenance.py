@@ -133,11 +133,9 @@ def test_an_interpreter_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_checkout_is_known_by_its_commit(tmp_path: Path, git: Git) -> None:
     root = tmp_path / "checkout"
     expected = {
-        "git_root": str(root),
-        "git_commit": git("rev-parse", "HEAD"),
-        "git_describe": git("rev-parse", "--short", "HEAD"),
-        "git_state": "clean",
-    }
+        "git_root": str(root), "git_commit": git("rev-parse", "HEAD"),
+        "git_describe": git("rev-parse", "--short", "HEAD"), "git_state": "clean",
+    }  # fmt: skip
     assert of_git(facts(root=str(root))) == expected
     assert of_git(facts(root=str(root / "deep"))) == expected
     boxed: dict[str, Any] = {"image": "i", "mounts": (f"{tmp_path}:/mounted",)}
