@@ -80,6 +80,7 @@ H100 = "NVIDIA H100 80GB HBM3"
         ("A100 80GB", "NVIDIA A100 80GB PCIe", True),
         ("A100 SXM", "NVIDIA A100 80GB PCIe", False),
         ("GH200", "NVIDIA GH200 144G HBM3e", True),
+        ("GB200 NVL72", "NVIDIA GB200", True),
         ("A10", "NVIDIA A100-SXM4-80GB", False),
         ("A100", "GRID A100-40C", False),
         ("RTX 4090", "NVIDIA GeForce RTX 4090", True),
