@@ -1,6 +1,6 @@
 """What errors say to people and tell to code."""
 
-from pytest_llmbench.core.errors import ConfigError, RunError, unknown
+from pytest_llmbench.core.errors import ConfigError, unknown
 
 
 def test_an_unknown_name_is_answered_with_the_legal_ones_and_a_guess() -> None:
@@ -14,11 +14,6 @@ def test_an_unknown_name_is_answered_with_the_legal_ones_and_a_guess() -> None:
 def test_of_many_names_those_like_the_given_one_are_listed() -> None:
     found = unknown("recipe", "gpt7b", ["gpt7", *map(str, range(40))])
     assert found == "unknown recipe 'gpt7b' (did you mean 'gpt7'?); 41 are legal, gpt7 among them"
-
-
-def test_the_kind_of_an_error_is_an_attribute() -> None:
-    died = RunError("left_alone", "rank 3 died")
-    assert (str(died), died.kind) == ("rank 3 died", "left_alone")
 
 
 def test_no_terminal_obeys_a_message() -> None:
