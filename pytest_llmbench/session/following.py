@@ -255,11 +255,11 @@ class Follower:
         ranks = active.run.engine.read(folder, recipe).ranks
         first_step = min((info.steps.began for info in ranks if info.steps is not None), default=0.0)
         if pause := longest_pause(folder, first_step):
-            return f"Slurm does not report it, but {pause[0]} stood still for {pause[1]:.0f} s"
+            return f"Slurm does not report it, but {pause[0]} paused for {pause[1]:.0f} s"
         if seconds is None and active.watch is not None:
             self.say(
                 f"run {active.run.key}: Slurm does not report whether its job {job.id} was suspended; none of its "
-                "processes saw itself stand still"
+                "processes measured a pause"
             )
         return ""
 

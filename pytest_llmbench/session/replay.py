@@ -98,6 +98,8 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
         raise ConfigError(f"--replay {folder}: {what}: give a folder with the logs of a run in {given}/<recipe>/")
     refuse_special_files(folder)
     session = (folder / layout.FOLDERS["run"]).is_dir()
+    if not session and (folder / layout.FOLDERS["check"]).is_dir():
+        raise ConfigError(f"--replay {folder}: a session without runs: `llmbench report {folder}` shows its checks")
     if settings.as_recorded and not session:
         raise ConfigError(f"--replay as-recorded:{folder}: records of a session have recipes, and this folder has none")
     asked = settings.nodes_per_run or settings.nodes
@@ -168,8 +170,8 @@ def _find_nearest(
     fitting = [candidate.name for differences, candidate, _ in found if not differences]
     if len(fitting) > 1:
         raise ConfigError(
-            f"--replay: {logs} fits recipes {listed(fitting)}: what they differ in is not in the log: put it into "
-            f"{folder.parent}/<recipe>/, or more into {FACTS_FILE}"
+            f"--replay: {logs} fits recipes {listed(fitting)}: their difference is not in the log: put it into "
+            f"{folder.parent}/<recipe>/, or declare more in {FACTS_FILE}"
         )
     words = f"{recipe.name} of {len(candidates)} recipes of engine {recipe.engine}"
     given = f"the log gives {listed(sorted({claim.name for claim in series.claims}))}"

@@ -146,6 +146,7 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
     [
         (shutil.rmtree, "logs: no such folder"),
         (lambda logs: (logs / "tiny").rmdir(), "no logs: put those of a run into "),
+        (lambda logs: (logs / "checks").mkdir(), "a session without runs: `llmbench report "),
         (lambda logs: (logs / "tinny").mkdir(), "unknown recipe 'tinny' (did you mean 'tiny'?)"),
         (lambda logs: (logs / "nlp13b").write_text("iteration"), "is a file: put it into a folder"),
         (lambda logs: (logs / "nlp13b.log").write_text("iteration"), "is a file: put it into a folder"),
@@ -156,7 +157,20 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
         (lambda logs: facts(logs / "tiny", nodes=2, hosts=["a"]), "replay.yaml: nodes: 2, and hosts names 1"),
         (lambda logs: facts(logs / "tiny", ended="time_limit"), "recipe tiny has to do all its steps"),
     ],
-    ids=["none", "nothing", "recipe", "file", "log", "yaml", "folder", "empty", "key", "contradiction", "ended"],
+    ids=[
+        "none",
+        "nothing",
+        "checks",
+        "recipe",
+        "file",
+        "log",
+        "yaml",
+        "folder",
+        "empty",
+        "key",
+        "contradiction",
+        "ended",
+    ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(
     replay: Path, judge: Callable[..., Result], write: Callable[[Path], object], said: str

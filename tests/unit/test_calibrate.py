@@ -3,8 +3,6 @@
 import datetime as dt
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -29,7 +27,6 @@ REAL |= {"telemetry": [], "outside_steps": {}, "rank_info": [info | {"steps": No
 REAL["timings"]["ended"] += 1000
 STEPS = 100
 BETWEEN = (0.0, 0.0011, -0.0017, 0.0023, -0.0031)
-COMMAND = (sys.executable, "-m", "pytest_llmbench.cli", "calibrate")
 Write = Callable[..., Path]
 
 
@@ -255,7 +252,6 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "steps_taken_away": (lambda p: p["steps"].__delitem__(slice(50, None)), "but its steps give"),
     "a_step_that_lasts": (lambda p: p["steps"][60].update(seconds=1e9), "but its steps give 0.0498"),
     "not_a_number": (lambda p: p["metrics"]["throughput"].update(value="NaN"), "throughput is nan words/s"),
-    "negative": (lambda p: p["metrics"]["throughput"].update(value=-4.0), "throughput is -4.0 words/s"),
     "endless": (lambda p: p["steps"][60].update(seconds="Infinity"), "a duration or a count is not a number above 0"),
     "negative_tokens": (lambda p: p["steps"][60].update(tokens=-1), "a duration or a count is not a number above 0"),
     "no_nodes": (lambda p: p.update(nodes=0), "Input should be greater than 0"),
@@ -340,15 +336,12 @@ def test_runs_that_differ_widely_make_no_bound(write: Write, capsys: pytest.Capt
 
 
 def test_a_machine_without_a_name_has_no_threshold(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """`local` is every machine; a GPU names one."""
+    """`local` is every machine; a GPU names one, and a processor is named by its system."""
     folder = write(lambda _, plain: plain.update(system="local", **CPU))
     assert "system local is any machine" in refusal(capsys, folder)
     assert main([str(write(lambda _, plain: plain.update(system="local")))]) == 0
     (found,) = references(capsys.readouterr().out)
     assert found.applies_to == AppliesTo(gpu="H200", gpus=1, nodes=1)
-
-
-def test_a_processor_is_named_by_its_system(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(write(lambda _, plain: plain.update(system="desk", **CPU)))]) == 0
     (found,) = references(capsys.readouterr().out)
     assert found.applies_to == AppliesTo(nodes=1, system="desk")
@@ -403,9 +396,3 @@ def test_bad_arguments(write: Write, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_margin_is_a_share(capsys: pytest.CaptureFixture[str], share: str) -> None:
     assert main(["record.json", f"--less={share}"]) == 2
     assert "Invalid value for '--less': " in capsys.readouterr().err
-
-
-def test_one_line_at_the_terminal(write: Write) -> None:
-    done = subprocess.run([*COMMAND, str(write())], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("# For the file of system H200;")

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -231,14 +232,14 @@ class Record(Traces, Identity, Document):
     """The session that made the record: version, command line, user, host, times, and the command to repeat it."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Name of the run or check within the session."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def was_cut_short(self) -> bool:
         """True if it was cut short by the end of its session."""
-        raise NotImplementedError
 
     @property
     def path(self) -> Path:

@@ -43,7 +43,7 @@ def test_seven_checks_share_one_measurement(two_nodes: ProcessFleet, name: str) 
     assert report.notes == ("no reference is for this machine: bandwidths are reported, values were checked",)
 
 
-def test_a_missed_bound_of_this_system_is_a_finding(two_nodes: ProcessFleet) -> None:
+def test_a_missed_bound_is_a_finding_and_one_on_what_was_not_measured_an_error(two_nodes: ProcessFleet) -> None:
     bounds = (
         reference("busbw_4KiB", "900000 GB/s"),
         reference("busbw_4KiB", "900000 GB/s", name="of_three_nodes", nodes=3),
@@ -52,9 +52,6 @@ def test_a_missed_bound_of_this_system_is_a_finding(two_nodes: ProcessFleet) -> 
     report = get_check("reduce").run(two_nodes, CheckSettings(options=SMALL, references=bounds))
     assert [finding.kind for finding in report.findings] == ["below_reference"]
     assert report.findings[0].severity.fails
-
-
-def test_a_bound_on_what_was_not_measured_is_an_error(two_nodes: ProcessFleet) -> None:
     settings = CheckSettings(options=SMALL, references=(reference("busbw_8GiB", "1 GB/s"),))
     report = get_check("reduce").run(two_nodes, settings)
     assert report.problem == "reference bound asks for busbw_8GiB, which was not measured: see max_bytes"
@@ -159,19 +156,14 @@ def test_a_smoke_run_meets_no_bound_and_misses_none() -> None:
         (curve(points=()), "no size of all_reduce was measured"),
         (curve(ranks=1), "1 ranks measured, 4 were asked for"),
         (curve(wrong=None), "no result was checked"),
+        (curve(doubt="its busbw is 9 GB/s"), "the measurement contradicts itself: its busbw is 9 GB/s"),
     ],
-    ids=["incomplete", "unreadable", "empty", "fewer ranks", "unchecked"],
+    ids=["incomplete", "unreadable", "empty", "fewer ranks", "unchecked", "contradiction"],
 )
 def test_a_doubtful_curve_is_an_error(told: Curve, why: str) -> None:
     report = judged(told, reference("busbw_8GiB", "1000 GB/s"))
     assert report.findings == ()
     assert why in (report.problem or "")
-
-
-def test_a_curve_that_contradicts_itself_is_an_error() -> None:
-    report = judged(curve(doubt="its busbw is 9 GB/s, where 8 are due"), nodes=1)
-    assert report.problem == "the measurement contradicts itself: its busbw is 9 GB/s, where 8 are due"
-    assert judged(curve(doubt="its average is '-nan'", complete=False), nodes=1).problem == "its average is '-nan'"
 
 
 def test_wrong_values_are_a_finding_even_in_a_doubtful_curve() -> None:

@@ -83,7 +83,7 @@ def sustained(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_three_real_nodes_compute_the_same(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
-    """Every node has a rate of a real machine and the same product, and none is accused."""
+    """Every node has a rate of a real machine; c runs other CPU code, whose products may differ in the last bit."""
     _, reports = measured
     for name in ("gemm", "memory_bandwidth"):
         report = reports[name]
@@ -95,19 +95,9 @@ def test_three_real_nodes_compute_the_same(measured: tuple[ProcessFleet, dict[st
     told = reports["gemm"].evidence
     assert told["a CPU"].precisions["fp32"].digest == told["b CPU"].precisions["fp32"].digest
     assert told["a CPU"].precisions["fp32"].repeated > 0
-
-
-def test_checks_share_one_measurement(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
     assert [probe.name for probe in measured[0].asked] == ["compute"]
     assert measured[0].asked[0].config["measure"] == ["gemm", "memory"]
-
-
-def test_nodes_of_another_kind_are_not_compared(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
-    """Node c runs other CPU code, whose products may differ in the last bit."""
     assert any("devices differ in 2 ways" in note for note in measured[1]["gemm"].notes)
-
-
-def test_without_gpus_there_is_nothing_to_copy_to(measured: tuple[ProcessFleet, dict[str, Report]]) -> None:
     assert "no GPUs" in (measured[1]["host_device_bandwidth"].skip or "")
 
 
@@ -158,15 +148,12 @@ def test_a_gpu_that_computes_wrong_is_to_be_replaced(change: Mapping[str, Any], 
     assert {finding.severity for finding in report.findings} == {Severity.ISOLATE}
 
 
-def test_a_gpu_that_is_known_to_be_wrong_has_no_vote() -> None:
+def test_a_majority_of_those_not_known_to_be_wrong_decides() -> None:
     """Three of six are wrong by fp64: the other three are a majority of those left, not half of all."""
     bad = bf16(digest="2", error=0.5)
     report = judged("gemm", fleet_of(_GOOD, a0=bad, a1=bad, b0=bad))
     assert {kind for *_, kind in accused(report)} == {"wrong_product"}
     assert not report.unjudged
-
-
-def test_without_a_majority_nobody_is_cleared() -> None:
     other = bf16(digest="2")
     report = judged("gemm", fleet_of(_GOOD, a0=other, a1=other, b0=other))
     assert not report.findings
@@ -302,15 +289,12 @@ def test_a_gpu_without_telemetry_is_no_pass(samples: list[Any], trouble: str | N
     assert f"throttling is unknown: {reason}" in report.unjudged["a"]
 
 
-def test_a_load_too_short_to_compare_is_no_pass() -> None:
-    assert "too few" in judged("sustained", fleet_of(_LOADED, a0={"rates": _LOADED["rates"][:2]})).unjudged["a"]
-
-
-def test_gaps_of_telemetry_are_said() -> None:
+def test_gaps_of_telemetry_are_said_and_a_load_too_short_to_compare_is_no_pass() -> None:
     samples = [{**_LOADED["telemetry"][0], "at_s": float(at_s)} for at_s in (0, 1, 2, 7)]
     report = judged("sustained", fleet_of(_LOADED, a0={"telemetry": samples}))
     gaps = [note for note in report.notes if "no telemetry" in note]
     assert gaps == ["a GPU 0: no telemetry from 2 to 7 s", "a GPU 0: no telemetry from 7 to 12 s"]
+    assert "too few" in judged("sustained", fleet_of(_LOADED, a0={"rates": _LOADED["rates"][:2]})).unjudged["a"]
 
 
 def test_samples_of_gpus_that_stand_out_are_evidence() -> None:

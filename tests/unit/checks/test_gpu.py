@@ -69,24 +69,19 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_bad_node_is_found_and_no_good_one(reports: dict[str, Report], name: str) -> None:
+def test_the_bad_node_is_found_no_good_one_and_one_that_cannot_be_judged_is_not_fit(
+    reports: dict[str, Report], name: str
+) -> None:
+    """The evidence is plain and small."""
     report = reports[name]
     assert found_on(report, "bad") == FOUND[name]
     assert not [str(finding) for finding in report.findings if finding.host != "bad"]
     for finding in report.findings:
         assert bus(1) in finding.subject or finding.subject == "GPU 1"
         assert finding.action
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_a_node_that_cannot_be_judged_is_not_fit(reports: dict[str, Report], name: str) -> None:
-    assert list(reports[name].unjudged) == ["cut"]
-    assert ("Operation not permitted" if name == "gpu_xid" else "whole") in reports[name].unjudged["cut"]
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_the_evidence_is_plain_and_small(reports: dict[str, Report], name: str) -> None:
-    text = reports[name].model_dump_json()
+    assert list(report.unjudged) == ["cut"]
+    assert ("Operation not permitted" if name == "gpu_xid" else "whole") in report.unjudged["cut"]
+    text = report.model_dump_json()
     assert Report.model_validate_json(text).evidence
     assert len(text) < 4 * 25_000
 

@@ -196,16 +196,13 @@ def test_a_wrong_sum_that_does_not_happen_again_is_no_pass() -> None:
     assert not any(finding.severity.fails for finding in report.findings)
 
 
-def test_a_dead_node_is_named_and_the_others_have_verdicts() -> None:
+def test_a_dead_node_is_named_and_where_most_are_silent_nobody_is_accused() -> None:
     fleet = fleet_of(6, slow("n5"), dead=frozenset({"n0"}))
     report = check("pairs", fleet)
     assert set(told(report)) == {("n0", "dead_node"), ("n5", "slow_node")}
     assert not report.unjudged
     pairs = [probe for probe in fleet.asked if probe.name != "machine"]
     assert all("n0" not in (probe.hosts or ()) for probe in pairs[1:])
-
-
-def test_where_most_are_silent_nobody_is_accused() -> None:
     report = check("pairs", fleet_of(4, slow(), dead=frozenset({"n0", "n1", "n2"})))
     assert not report.findings
     assert set(report.unjudged) == set(names(4))
@@ -457,14 +454,10 @@ def test_physics_judges_pairs_that_are_all_alike(count: int, rate_: float) -> No
     assert below.action.startswith("check NCCL_IB_DISABLE")
 
 
-def test_physics_names_the_bad_half() -> None:
-    """If half of the nodes are slow, comparison alone cannot find them."""
+def test_physics_names_the_bad_half_and_a_fabric_that_carries_pairs_alone() -> None:
+    """If half of the nodes are slow, comparison alone cannot find them, nor what carries pairs and not all nodes."""
     fleet = hgx_of(4, lambda members: rate(100.0 if hosts_of(members) & {"n2", "n3"} else 380.0))
     assert set(told(check("pairs", fleet))) == {("n2", "slow_node"), ("n3", "slow_node")}
-
-
-def test_all_nodes_are_judged_by_their_pairs() -> None:
-    """A fabric that carries pairs and not all nodes together is found without a reference."""
     fleet = hgx_of(4, lambda members: rate(250.0 if len(hosts_of(members)) > 2 else 380.0))
     report = check("pairs", fleet)
     assert told(report) == [(None, "slow_together")]
@@ -488,13 +481,11 @@ def test_links_inside_nodes_by_physics_and_by_their_way(rate_: float, nccl: dict
 
 
 def test_a_way_that_was_not_seen_is_no_pass() -> None:
+    """Gloo has none to see."""
     fleet = fleet_of(2, lambda _: GAME, nccl=None)
     for name in ("pairs", "nvlink", "rail"):
         assert {host: reason[:18] for host, reason in check(name, fleet).unjudged.items()} == dict.fromkeys(
             names(2), "transport not seen"
         )
-
-
-def test_gloo_has_no_way_to_see() -> None:
     report = check("pairs", StandIn(cpu_site(2), names(2), lambda _: GAME))
     assert (report.evidence["transport"], report.unjudged) == ("NCCL did not run: gloo", {})

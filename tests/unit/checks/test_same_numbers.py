@@ -118,25 +118,18 @@ def test_two_wrong_ranks(ranks: int, first: int, apart: int, one: str, other: st
     assert found.wrong or found.suspects
 
 
-def test_two_ranks_that_differ_are_both_suspect() -> None:
+def test_two_ranks_that_differ_are_both_suspect_and_one_alone_is_held_against_itself() -> None:
     """Each repeats its own numbers, and either may be right; one that does not repeat them is the wrong one."""
     turns = [train([0, 1], 0, [Fault(1, "local", frozenset({0}), frozenset({1}))])] * TURNS
     found = judge_numbers(turns)
     assert (found.wrong, found.suspects) == ({}, (frozenset({0, 1}),))
     assert judge_numbers([*turns[:1], train([0, 1], 1, [])]).wrong.keys() == {1}
-
-
-def test_a_rank_alone_is_held_against_itself() -> None:
     found = judged(1, Fault(0, "local", frozenset({1}), frozenset({2})))
     assert found.wrong.keys() == {0}
 
 
-def test_a_sender_that_damages_what_it_sends() -> None:
-    """The rank that is part of every damaged transfer is named, and not those that got it."""
+def test_a_transfer_that_was_damaged_names_the_rank_that_is_part_of_every_one() -> None:
     assert judged(8, always(3, "send")).wrong.keys() == {3}
-
-
-def test_a_transfer_that_was_damaged_once() -> None:
     found = judged(4, Fault(2, "receive", frozenset({0}), frozenset({1})))
     assert found.wrong == {}
     assert found.suspects == (frozenset({2, 3}),)

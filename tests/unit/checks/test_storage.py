@@ -9,7 +9,6 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, Probe, Site, get_check
 from pytest_llmbench.checks.storage.nodes import storage as storage_on_nodes
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import AnsweringFleet, ProcessFleet, cpu_site
@@ -83,15 +82,12 @@ def test_totals_are_those_of_the_slowest(tmp_path: Path) -> None:
     assert (totals["create"], totals["stat"], totals["unlink"]) == (2000, 4000, 2000)
 
 
-def test_a_slow_node_is_named(tmp_path: Path) -> None:
+def test_a_slow_node_and_who_read_wrong_bytes_are_named(tmp_path: Path) -> None:
     slow = {**_GOOD, "read_s": 1.0}
     report = judged(tmp_path, _GOOD, _GOOD, slow, _GOOD)
     assert [(f.host, f.kind) for f in report.findings] == [("n2", "outlier")]
     assert "read 1.074 GB/s is 75.0% below" in report.findings[0].message
     assert not judged(tmp_path, _GOOD, slow).findings
-
-
-def test_wrong_bytes_are_a_finding_of_who_read_them(tmp_path: Path) -> None:
     report = judged(tmp_path, _GOOD, {**_GOOD, "wrong": ["data-0: 1 of 9 blocks differ, the first at byte 7"]}, _GOOD)
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.kind) == ("n1", "file of n2", "wrong_bytes")
@@ -109,11 +105,6 @@ def test_a_reference_bounds_the_total(tmp_path: Path) -> None:
     bound = reference("write", "10 GB/s", nodes=2)
     report = judged(tmp_path, _GOOD, _GOOD, references=(bound,))
     assert [(f.host, f.kind) for f in report.findings] == [(None, "below_reference")]
-
-
-def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="sise"):
-        judged(tmp_path, _GOOD, options={"sise": "1 GiB"})
 
 
 def staged(folder: Path, *hosts: str, **changes: Any) -> Report:

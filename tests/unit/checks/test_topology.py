@@ -95,7 +95,7 @@ def test_an_installed_file_is_held_against_the_node(tmp_path: Path) -> None:
 
 
 def test_nodes_are_held_against_each_other(tmp_path: Path) -> None:
-    """A NIC that is gone, and a GPU at another NUMA node; each has a file of its own."""
+    """A NIC that is gone, and a GPU at another NUMA node; each has a file of its own. Of two, both are named."""
     gone = {bus: each for bus, each in NDV4.items() if bus != "0105:00:00.0"}
     moved = {**NDV4, "0001:00:00.0": ("nvidia", 1)}
     report = check(tmp_path, {"a": NDV4, "b": NDV4, "c": NDV4, "gone": gone, "moved": moved})
@@ -104,10 +104,7 @@ def test_nodes_are_held_against_each_other(tmp_path: Path) -> None:
     assert found["gone"].message == "differs from a: 0105:00:00.0 is missing"
     assert "0001:00:00.0 is at NUMA node 1, not 0" in found["moved"].message
     assert (tmp_path / "check/moved-nccl-topo.xml").exists()
-
-
-def test_of_two_that_differ_both_are_named(tmp_path: Path) -> None:
-    report = check(tmp_path, {"a": NDV4, "b": {**NDV4, "0001:00:00.0": ("nvidia", 1)}})
+    report = check(tmp_path / "two", {"a": NDV4, "b": {**NDV4, "0001:00:00.0": ("nvidia", 1)}})
     assert {finding.host for finding in report.findings} == {"a", "b"}
     assert all("unknown" in finding.message for finding in report.findings)
 

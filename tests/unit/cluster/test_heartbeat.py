@@ -23,14 +23,10 @@ def test_a_session_that_is_taken_on_gives_other_signs(tmp_path: Path) -> None:
     second.stop()
 
 
-def test_one_that_never_started_can_be_stopped(tmp_path: Path) -> None:
-    """The error that came before must not be hidden by another one."""
+def test_a_stop_hides_no_other_error(tmp_path: Path) -> None:
+    """Of a session that never started, or on a full disk, where a stop that cannot be written is noticed as silence."""
     Heartbeat(tmp_path / "session").stop()
     assert read_stop(tmp_path / "session") == "the session ended"
-
-
-def test_a_full_disk_hides_no_other_error(tmp_path: Path) -> None:
-    """A stop that cannot be written is noticed as silence."""
     (tmp_path / "file").touch()
     write_stop(tmp_path / "file", "over")
     assert read_stop(tmp_path / "file") is None

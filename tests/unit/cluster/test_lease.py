@@ -13,7 +13,7 @@ from tests.conftest import TINY
 HOSTS = ("n1", "n2", "n3", "n4")
 
 
-def test_a_run_waits_until_enough_nodes_are_free() -> None:
+def test_a_run_waits_until_enough_nodes_are_free_and_more_than_there_are_is_an_error() -> None:
     pool = LeasePool(HOSTS)
     first = pool.acquire(3)
     assert first == ("n1", "n2", "n3")
@@ -21,9 +21,6 @@ def test_a_run_waits_until_enough_nodes_are_free() -> None:
     assert pool.acquire(1) == ("n4",)
     pool.release(first)
     assert pool.acquire(2) == ("n1", "n2")
-
-
-def test_more_than_there_are_is_an_error_with_the_way_out() -> None:
     with pytest.raises(ClusterError, match=r"needs 5 nodes; the allocation has 4 \(n1, n2, n3, n4\): give --nodes 5"):
         LeasePool(HOSTS).acquire(5)
 

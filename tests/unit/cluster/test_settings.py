@@ -31,20 +31,16 @@ def recipe(name: str, scale: Any = "full") -> Recipe:
     return shipped_recipes(scale)[name]
 
 
-def test_a_recipe_brings_the_shape_it_was_published_for() -> None:
+def test_a_run_has_the_shape_and_the_time_of_its_recipe_but_for_what_is_given() -> None:
     big = settings().topology(recipe("opt175b"))
     assert (big.nodes, big.gpus_per_node, big.world_size) == (128, 8, 1024)
     assert settings().topology(recipe("opt125m")).nodes == 1
-
-
-def test_nodes_and_nodes_per_run_override_it() -> None:
     assert settings(nodes=8).topology(recipe("opt175b")).nodes == 8
     assert settings(nodes=8, nodes_per_run=2).topology(recipe("opt175b")).nodes == 2
     assert settings(nodes_per_run=2).topology(recipe("opt175b")).nodes == 2
-
-
-def test_the_smoke_variant_is_for_one_node() -> None:
     assert settings(scale="smoke").topology(recipe("opt175b", "smoke")).nodes == 1
+    assert settings().time_limit_min(recipe("opt125m")) == 60
+    assert settings(time_min=7).time_limit_min(recipe("opt125m")) == 7
 
 
 @pytest.mark.parametrize(
@@ -59,11 +55,6 @@ def test_this_machine_is_one_node() -> None:
     assert settings(system=CPU, cluster="local").topology(recipe("opt175b")).nodes == 1
     debug = settings(system=CPU, cluster="debug").topology(recipe("opt175b"))
     assert (debug.nodes, debug.world_size) == (1, 1)
-
-
-def test_time_is_the_recipes_unless_given() -> None:
-    assert settings().time_limit_min(recipe("opt125m")) == 60
-    assert settings(time_min=7).time_limit_min(recipe("opt125m")) == 7
 
 
 @pytest.mark.parametrize(

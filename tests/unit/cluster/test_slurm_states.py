@@ -130,22 +130,6 @@ def held_job(slurm: Slurm, folder: Path, max_wait_min: int | None = None) -> Hel
     return held
 
 
-def test_squeue_knows_first(commands: Commands, slurm: Slurm) -> None:
-    commands.answer("squeue", row(state="PENDING", reason="Priority", nodes=""))
-    assert (slurm.status(SEVEN).state, slurm.status(SEVEN).reason) == (JobState.PENDING, "Priority")
-    commands.answer("squeue", row(nodes="n[1-4]"))
-    assert (slurm.status(SEVEN).state, slurm.status(SEVEN).nodelist) == (JobState.RUNNING, "n[1-4]")
-
-
-def test_sacct_is_believed_about_an_end_only(commands: Commands, slurm: Slurm) -> None:
-    """Sacct lags behind: its "still running" says nothing, its end is an end."""
-    commands.answer("sacct", record("RUNNING"))
-    assert slurm.status(SEVEN).state is JobState.PENDING
-    commands.answer("sacct", record("TIMEOUT"))
-    slurm.refresh()
-    assert slurm.status(SEVEN).state is JobState.TIMEOUT
-
-
 def test_sacct_may_keep_no_comments(commands: Commands, slurm: Slurm) -> None:
     """Name and submit time are enough then; with another comment or another time, it is another job."""
     commands.answer("squeue", row())
@@ -255,14 +239,15 @@ def test_nodes_that_were_started_anew_are_known(commands: Commands, slurm: Slurm
     assert slurm.queries.restarted(("n1",), since) == ()
 
 
-def test_ours_are_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> None:
-    """All that live, in whatever state; what has ended and what is not ours stays out of it."""
+def test_ours_are_asked_for_and_cancelled_by_one_command(commands: Commands, slurm: Slurm) -> None:
+    """All that live, in whatever state; what has ended and what is not ours stays out of it. One query is for all."""
     others = [slurm.watch(job_id, OURS) for job_id in ("8", "9", "10")]
     rows = (row(), row("8", "PENDING"), row("9", "COMPLETED"), row("10", comment="x"))
     commands.answer("squeue", "".join(rows))
     commands.answer("scancel")
     slurm.cancel(SEVEN, *others)
     assert commands.asked("scancel") == ["7 8"]
+    assert "--jobs=7,8,9,10" in commands.asked("squeue")[0]
 
 
 def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(commands: Commands, slurm: Slurm) -> None:
@@ -408,17 +393,14 @@ def test_no_bytes_break_the_reading(noise: bytes) -> None:
     assert [found.job_id for found in job_rows(text.split("\x1e"))][-1:] == ["8"]
 
 
-def test_a_drained_node_is_told_with_any_reason(commands: Commands, slurm: Slurm) -> None:
-    drained = b"\x1en8\x1fdrained\x1ffan\nbr\xf6ken \x1b[2J(loud)\n"
-    commands.answer("sinfo", b"\x1en1\x1fidle\x1fnone\n" + drained + drained)
-    assert slurm.queries.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
-
-
-def test_nodes_that_no_job_can_get_are_told_by_their_states(commands: Commands, slurm: Slurm) -> None:
+def test_nodes_that_no_job_can_get_are_told_by_their_states_with_any_reason(commands: Commands, slurm: Slurm) -> None:
     """`inval` is a node that registered with too little, and a sign behind a state says that it does not respond."""
     states = ("inval", "idle*", "mixed*", "maint$", "idle", "mixed", "allocated+", "idle~", "planned")
     commands.answer("sinfo", "".join(f"\x1e{state}\x1f{state}\x1fnone" for state in states).encode())
     assert [node.name for node in slurm.queries.ill_nodes()] == ["inval", "idle*", "mixed*", "maint$"]
+    drained = b"\x1en8\x1fdrained\x1ffan\nbr\xf6ken \x1b[2J(loud)\n"
+    commands.answer("sinfo", b"\x1en1\x1fidle\x1fnone\n" + drained + drained)
+    assert slurm.queries.unavailable() == "n8 drained (fan br\ufffdken [2J(loud))"
 
 
 def test_a_failed_node_is_named(commands: Commands, slurm: Slurm) -> None:
@@ -474,33 +456,6 @@ def test_marks_of_a_moment_ago_will_do_for_what_begins(commands: Commands, slurm
     assert slurm.marks(SEVEN, recent=True) is None
 
 
-def test_a_short_silence_is_waited_out_a_long_one_loses_the_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the patience is over the last known state stands; then a waiting job is lost."""
-    assert slurm.status(SEVEN).state is JobState.PENDING
-    monkeypatch.setattr(module, "PATIENCE_S", -1.0)
-    slurm.refresh()
-    assert slurm.status(SEVEN).state is JobState.PENDING
-    monkeypatch.setattr(module, "SILENCE_S", -1.0)
-    slurm.refresh()
-    status = slurm.status(SEVEN)
-    assert status.state is JobState.LOST
-    assert "Unable to contact slurm controller" in status.reason
-
-
-def test_no_silence_ends_a_job_that_runs(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks show how it stands. A Slurm that no longer knows the job is another matter."""
-    commands.answer("squeue", row())
-    assert slurm.status(SEVEN).state is JobState.RUNNING
-    monkeypatch.setattr(module, "SILENCE_S", -1.0)
-    commands.look(slurm, **SILENT)
-    assert slurm.status(SEVEN).state is JobState.RUNNING
-    commands.look(slurm, **FORGOTTEN)
-    assert slurm.status(SEVEN).state is JobState.RUNNING
-    monkeypatch.setattr(module, "PATIENCE_S", -1.0)
-    slurm.refresh()
-    assert slurm.status(SEVEN).state is JobState.LOST
-
-
 def test_a_slurm_that_hangs(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The last answer stands while it does; once it goes on, what it says counts."""
     commands.answer("squeue", row())
@@ -519,14 +474,6 @@ def test_a_slurm_that_hangs(commands: Commands, slurm: Slurm, monkeypatch: pytes
     (tmp_path / "hang").write_text("go on\n")
     wait_until(lambda: not slurm.status(SEVEN).alive)
     assert slurm.status(SEVEN).state is JobState.TIMEOUT
-
-
-def test_one_query_is_for_all_jobs(commands: Commands, slurm: Slurm) -> None:
-    commands.answer("squeue", row() + row("8"))
-    slurm.watch("8", OURS)
-    slurm.refresh()
-    (asked,) = commands.asked("squeue")
-    assert "--jobs=7,8" in asked
 
 
 def test_a_failing_look_up_of_hosts_is_no_end(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
@@ -565,18 +512,13 @@ def test_the_allocation_we_are_in_is_known_by_user_and_submit_time(
     assert raised.value.status.state is JobState.LOST
 
 
-def test_a_suspended_job_gives_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
-    """Nothing is launched in it, and runs that are there stay watched."""
+def test_a_job_that_is_suspended_or_waits_again_has_no_nodes(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
+    """The controller forgot the start: its nodes are free for others, so the job is over and its runs are lost."""
     held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="SUSPENDED"))
     waiting = held.hosts()
     assert isinstance(waiting, Waiting)
     assert "SUSPENDED" in waiting.reason
-
-
-def test_a_job_that_waits_again_holds_nothing(commands: Commands, slurm: Slurm, tmp_path: Path) -> None:
-    """The controller forgot the start: its nodes are free for others, so the job is over and its runs are lost."""
-    held = held_job(slurm, tmp_path)
     commands.answer("squeue", row(state="PENDING", nodes="", reason="Resources"))
     assert isinstance(held.hosts(), Waiting)
     commands.answer("squeue", row())

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -182,11 +181,6 @@ def test_a_group_reads_a_session_but_for_what_jobs_execute(tmp_path: Path) -> No
     assert outside.stat().st_gid == os.getgid()
     with pytest.raises(ConfigError, match="group 'no-such-group' of the system is unknown on this machine"):
         share(session, "no-such-group")
-
-
-@pytest.mark.parametrize("kind", ["recipes", "systems"])
-def test_shipped_files_are_found(kind: Literal["recipes", "systems"]) -> None:
-    assert list(paths.shipped(kind).glob("*.yaml"))
 
 
 def test_a_package_of_yaml_files_is_a_folder_a_module_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,11 +66,13 @@ def test_a_number_that_is_not_finite_is_no_quantity(value: float) -> None:
         Quantity(value, "words/s")
 
 
-def test_a_unit_is_given_once() -> None:
+def test_a_unit_is_given_once_and_known() -> None:
     with pytest.raises(UnitError, match="has no unit"):
         Quantity(5)
     with pytest.raises(UnitError, match="as one text"):
         Quantity("5 s", "s")
+    with pytest.raises(UnitError, match="unknown unit 'weeks'"):
+        Quantity("1 h").to("weeks")
 
 
 @given(
@@ -126,14 +128,11 @@ def test_two_numbers_are_told_apart(one: Quantity, other: Quantity) -> None:
     )
 
 
-def test_a_word_is_a_token() -> None:
+def test_a_word_is_a_token_a_sample_is_none_and_a_rate_per_gpu_is_another() -> None:
+    """Rates of different things are never compared, however alike their units look."""
     assert Quantity("200K words/s") == Quantity("200K tokens/s")
     assert hash(Quantity("200K words/s")) == hash(Quantity("200K tokens/s"))
     assert Quantity("5 words/s/gpu") == Quantity("5 tokens/s/gpu")
-
-
-def test_a_sample_is_no_word_and_a_rate_per_gpu_is_another() -> None:
-    """Rates of different things are never compared, however alike their units look."""
     with pytest.raises(UnitError, match=r"\(token rate\) cannot be compared with 1 samples/s \(sample rate\)"):
         _ = Quantity("200K words/s") >= Quantity("1 samples/s")
     with pytest.raises(UnitError, match="token rate per GPU"):
@@ -195,11 +194,6 @@ def test_conversion_changes_the_unit_alone(pair: tuple[Quantity, Quantity]) -> N
     assert a.to(b.unit).unit == b.unit
     assert a.to(b.unit).base == pytest.approx(a.base, rel=1e-14)
     assert a.to(a.unit) is a
-
-
-def test_an_unknown_unit_to_convert_to_is_refused() -> None:
-    with pytest.raises(UnitError, match="unknown unit 'weeks'"):
-        Quantity("1 h").to("weeks")
 
 
 def test_the_distance_to_a_threshold_is_signed() -> None:

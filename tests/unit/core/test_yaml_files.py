@@ -26,21 +26,18 @@ def read(tmp_path: Path) -> Read:
 
 
 def test_a_mapping_is_read(read: Read) -> None:
+    """A key that a merge brought may be overridden, the first of several counts, and an alias may be used often."""
     text = "base: &base {a: 1, b: 2}\nc: {<<: *base, b: 3}\nd: *base\ne: [x, 1.5, true]"
     base = {"a": 1, "b": 2}
     assert read(text) == {"base": base, "c": {"a": 1, "b": 3}, "d": base, "e": ["x", 1.5, True]}
-
-
-def test_a_key_that_a_merge_brought_may_be_overridden_at_any_depth(read: Read) -> None:
-    """A mapping that is merged before it is itself looked at repeats no key."""
     text = "x: {child: &child {<<: &base {a: 1}, a: 2}}\nparent: {<<: *child, b: 3}"
     assert read(text) == {"x": {"child": {"a": 2}}, "parent": {"a": 2, "b": 3}}
-
-
-def test_the_first_of_several_mappings_that_are_merged_counts(read: Read) -> None:
     text = "a: &a {speed: 1}\nb: &b {speed: 2, loss: 3}\nx: {<<: [*a, *b]}\ny: {<<: [*b, *a], loss: 4}"
     assert {key: value for key, value in read(text).items() if key in "xy"} == {
         "x": {"speed": 1, "loss": 3}, "y": {"speed": 2, "loss": 4},
+    }  # fmt: skip
+    assert read("a: &a [1, {b: 2}]\nb: [*a, *a]\nc: &c 3\nd: *c") == {
+        "a": [1, {"b": 2}], "b": [[1, {"b": 2}]] * 2, "c": 3, "d": 3,
     }  # fmt: skip
 
 
@@ -52,14 +49,14 @@ def bomb(level: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", r"key 'a' is given twice\n.*line 3, column 1"),
-        ("x: [{y: {a: 1, a: 1}}]", r"key 'a' is given twice\n.*line 1, column 16"),
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: key 'a' is given twice"),
+        ("x: [{y: {a: 1, a: 1}}]", "line 1, column 16: key 'a' is given twice"),
         ("limit: 1:30:00", '1:30:00 without quotes is a number to base 60; write "1:30:00"'),
         ("x: [1:30.5]", "1:30.5 without quotes is a number to base 60"),
         ("- a\n- b", "expected a mapping of keys, found list"),
         ("", "expected a mapping of keys, found NoneType"),
         ("words", "expected a mapping of keys, found str"),
-        ("a: [1", r"cannot be read: .*\n?.*line"),
+        ("b:\na: [1\n", r"cannot be read: line \d, column \d: did not find .* from line 2\)$"),
         ("a: *nowhere", "cannot be read"),
         ("a: !!python/name:os.system", "cannot be read"),
         ("date: 2023-02-30", "cannot be read: day is out of range for month"),
@@ -84,13 +81,6 @@ def test_what_is_no_plain_mapping_is_refused(read: Read, text: str | bytes, mess
     with pytest.raises(ConfigError, match=message) as error:
         read(text)
     assert "file.yaml: " in str(error.value)
-
-
-def test_an_alias_may_be_used_often(read: Read) -> None:
-    """What is written once and meant several times is what aliases are for."""
-    assert read("a: &a [1, {b: 2}]\nb: [*a, *a]\nc: &c 3\nd: *c") == {
-        "a": [1, {"b": 2}], "b": [[1, {"b": 2}]] * 2, "c": 3, "d": 3,
-    }  # fmt: skip
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -100,11 +100,13 @@ def test_activations_of_several_times_the_memory_are_refused() -> None:
         assert ("it may run out of memory" in doubted) is doubtful
 
 
-def test_without_a_gpu_its_size_is_said_and_its_time_is_unknown() -> None:
+def test_without_a_gpu_its_size_is_said_its_time_is_unknown_and_the_choice_left_to_the_ranks() -> None:
     refused, doubted, said = foreseen(SHIPPED["opt175b"], settings(System(name="slurm", cluster="slurm"), nodes=1))
     assert (refused, doubted) == ("", "")
     assert "memory of each GPU: 325.2 GiB of weights, gradients and optimizer, about 352 GiB with" in said
     assert said.endswith("\nunknown: its time: system slurm names no gpu")
+    said = foreseen(SHIPPED["opt13b"], settings(System(name="slurm", cluster="slurm"), nodes=1))[2]
+    assert "recomputed: none, 2 sequences in each micro batch; decided on the GPUs, by their memory" in said
 
 
 def test_a_rack_of_72_is_told_the_nearest_numbers_of_nodes() -> None:
@@ -137,15 +139,9 @@ FULL = {"sharding": "full", "activation_checkpointing": "full"}
     ],
 )
 def test_what_was_measured_is_foreseen(
-    engine: str,
-    gpus: int,
-    shape: tuple[int, int, int],
-    micro: int,
-    batch: int,
-    layout: Any,
-    dropout: float,
+    engine: str, gpus: int, shape: tuple[int, int, int], micro: int, batch: int, layout: Any, dropout: float,
     measured: float,
-) -> None:
+) -> None:  # fmt: skip
     """The least is never above it, since it refuses; the estimate is near it, since it warns."""
     layers, hidden, heads = shape
     model = {"layers": layers, "hidden_size": hidden, "attention_heads": heads, "vocab_size": 51196, "dropout": dropout}
@@ -213,11 +209,6 @@ def test_nothing_is_recomputed_that_fits(name: str, system: str, gpus: int, chos
     assert resolved.samples_per_step == recipe.samples_per_step
     assert recipe.samples_per_step % (gpus * resolved.micro_batch_size) == 0
     assert memory(resolved, topology, gpu) == memory(recipe, topology, gpu)
-
-
-def test_without_a_gpu_the_choice_is_left_to_the_ranks() -> None:
-    said = foreseen(SHIPPED["opt13b"], settings(System(name="slurm", cluster="slurm"), nodes=1))[2]
-    assert "recomputed: none, 2 sequences in each micro batch; decided on the GPUs, by their memory" in said
 
 
 @pytest.mark.parametrize("system", [H100, "H200", "ND96amsr_A100_v4", "JUWELS_Booster"])
@@ -346,22 +337,16 @@ JUDGED = {
     "pairs": [judges("pair", "pair_busbw", "430 GB/s", gpus=16, nodes=2)],
     "host_device_bandwidth": [judges("copy", "host_to_device", "52 GB/s")],
 }  # fmt: skip
-PHYSICS = "physics, where the nodes show what their hardware is"
+PHYSICS, ELSE = "physics, where the nodes show what their hardware is", "not for this machine"
 NODE, PAIR = "node (busbw_8GiB >= 440 GB/s)", "pair (busbw_8GiB >= 430 GB/s) (a floor)"
 
 
 @pytest.mark.parametrize(
     ("check", "nodes", "how", "said"),
     [
-        (
-            "all_reduce", 1, {},
-            f"judged: {NODE}; {PHYSICS}\nnot for this machine (1 node × 8 GPUs, scale full): pair (for",
-        ),
-        (
-            "all_reduce", 2, {},
-            f"judged: {PAIR}; {PHYSICS}\nnot for this machine (2 nodes × 8 GPUs, scale full): node (for",
-        ),
-        ("all_reduce", 16, {}, f"judged: {PHYSICS}\nnot for this machine (16 nodes × 8 GPUs, scale full): node"),
+        ("all_reduce", 1, {}, f"judged: {NODE}; {PHYSICS}\n{ELSE} (1 node × 8 GPUs, scale full): pair (for"),
+        ("all_reduce", 2, {}, f"judged: {PAIR}; {PHYSICS}\n{ELSE} (2 nodes × 8 GPUs, scale full): node (for"),
+        ("all_reduce", 16, {}, f"judged: {PHYSICS}\n{ELSE} (16 nodes × 8 GPUs, scale full): node"),
         ("pairs", 16, {}, f"judged: pair (pair_busbw >= 430 GB/s); {PHYSICS}"),
         ("pairs", 16, {"scale": "smoke"}, "judged: by nothing: a PASS will show that it works, not how fast\nnot for"),
         ("gemm", 1, {"gpus_per_node": 0}, "judged: by nothing"),

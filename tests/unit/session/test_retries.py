@@ -134,15 +134,11 @@ def follow(folder: Path, slurm: Any, problem: Problem | None) -> list[Problem]:
     return cancelled
 
 
-def test_a_job_that_slurm_does_not_know_is_lost_and_does_not_hang(tmp_path: Path) -> None:
-    """Its ranks were ended by Slurm: their silence is no fault of the run, and `hang` is never repeated."""
+def test_a_job_that_its_node_refused_or_slurm_does_not_know_is_lost_and_does_not_hang(tmp_path: Path) -> None:
+    """Its ranks were ended by Slurm, or never started: their silence is no fault of the run, as a `hang` would be."""
     hang = Problem(kind="hang", message="no step for 60 s")
     assert follow(tmp_path, SimpleNamespace(misses=lambda _: True), hang) == []
     assert follow(tmp_path, SimpleNamespace(misses=lambda _: False), hang) == [hang]
-
-
-def test_a_job_that_its_node_refused_is_lost(tmp_path: Path) -> None:
-    """Slurm shows it as running, but nothing has started, and the node is drained for the job's id."""
     refusing = SimpleNamespace(refusing=lambda _: "n2", misses=lambda _: False)
     (why,) = follow(tmp_path, refusing, None)
     assert why.kind == "job_lost"

@@ -85,15 +85,11 @@ def test_every_option_reaches_sbatch() -> None:
     assert (found["nodes"], found["time"], found["ntasks-per-node"], found["gpus-per-node"]) == ("4", "95", "8", "8")
 
 
-def test_the_holder_is_one_process() -> None:
+def test_the_holder_is_one_process_and_options_override_the_system_file() -> None:
     script = sbatch_script(REQUESTS["hold_8_nodes"])
     found = directives(script)
     assert (found["nodes"], found["gpus-per-node"], found["ntasks-per-node"]) == ("8", "8", "1")
     assert not any(line.startswith("srun") for line in script.splitlines())
-
-
-def test_the_options_override_the_system_file() -> None:
-    """A default of the system's is kept only where the user said nothing."""
     found = directives(sbatch_script(REQUESTS["run_with_a_prepared_system"]))
     assert (found["partition"], found["account"]) == ("fast", "default")
 

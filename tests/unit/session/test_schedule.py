@@ -27,7 +27,9 @@ def schedule() -> Schedule:
     )  # fmt: skip
 
 
-def test_a_silent_slurm_costs_no_run_its_launches(schedule: Schedule) -> None:
+def test_a_slurm_that_is_silent_or_just_started_costs_no_run_its_launches_but_after_hours(
+    schedule: Schedule,
+) -> None:
     """Nobody could launch it: it waits until Slurm answers, and then may fail as often as ever."""
     run = cast("Any", SimpleNamespace(key="a"))
     for _ in range(3 * len(PAUSES_S)):
@@ -37,9 +39,6 @@ def test_a_silent_slurm_costs_no_run_its_launches(schedule: Schedule) -> None:
         assert "Slurm does not answer: connection refused" in schedule.failed_launches.note
         schedule.waiting.clear()
     assert schedule.failed_launches.reasons == {}
-
-
-def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Schedule) -> None:
     run = cast("Any", SimpleNamespace(key="a"))
 
     def refused() -> Any:
@@ -51,6 +50,9 @@ def test_a_refusal_of_a_controller_that_was_just_started_costs_none(schedule: Sc
         assert schedule.failed_launches.paused
         schedule.waiting.clear()
     assert schedule.failed_launches.reasons == {}
+    schedule.slurm = cast("Any", SimpleNamespace(silent=True, controller=SimpleNamespace(silent_s=3 * 3600.0)))
+    schedule.launch_again(cast("Any", SimpleNamespace(key="a")), "connection refused")
+    assert schedule.failed_launches.reasons["a"] == ["connection refused"]
 
 
 @pytest.mark.parametrize(
@@ -84,12 +86,6 @@ def test_nodes_that_are_refused_for_now_are_asked_for_again() -> None:
     held.stopping = cast("Any", SimpleNamespace(wait=lambda _: True))
     with pytest.raises(NotYetError):
         held._start()
-
-
-def test_a_slurm_that_is_silent_for_hours_does(schedule: Schedule) -> None:
-    schedule.slurm = cast("Any", SimpleNamespace(silent=True, controller=SimpleNamespace(silent_s=3 * 3600.0)))
-    schedule.launch_again(cast("Any", SimpleNamespace(key="a")), "connection refused")
-    assert schedule.failed_launches.reasons["a"] == ["connection refused"]
 
 
 @pytest.fixture

@@ -52,10 +52,11 @@ def test_nodes_with_nothing_wrong_are_fit(name: str, fleet: ProcessFleet) -> Non
     assert {reading.unit for reading in report.readings} <= set(get_check(name).statistics.values())
 
 
-def test_facts_are_asked_for_once(fleet: ProcessFleet) -> None:
+def test_facts_are_asked_for_once_and_hints_never_fail(fleet: ProcessFleet) -> None:
     for name in ("limits", "memory", "software", "tuning"):
         run(name, fleet)
     assert [probe.name for probe in fleet.asked].count("host-facts") == 1
+    assert {finding.severity for finding in run("tuning", fleet).findings} <= {Severity.MONITOR}
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +84,6 @@ def test_a_node_that_cannot_answer_is_no_pass(name: str, half: ProcessFleet) -> 
     report = run(name, half)
     assert set(report.unjudged) == {"b"}
     assert report.problem is None
-
-
-def test_hints_never_fail(fleet: ProcessFleet) -> None:
-    assert {finding.severity for finding in run("tuning", fleet).findings} <= {Severity.MONITOR}
 
 
 VALUES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.sampled_from(["1", "2", "3"]), max_size=12)
@@ -136,11 +133,8 @@ def test_a_list_and_its_complement_part_the_devices(there: set[str], name: str, 
 
 
 def test_names_of_file_systems() -> None:
-    assert is_network(mount_of_kind("nfs4"))
-    assert is_network(mount_of_kind("fuse.juicefs"))
-    assert not is_network(mount_of_kind("fuse.fuse-overlayfs"))
+    network = {"nfs4": True, "fuse.juicefs": True, "fuse.fuse-overlayfs": False}
+    one_clock = {"nfs": True, "xfs": True, "lustre": False, "new": False}
+    assert {kind: is_network(mount_of_kind(kind)) for kind in network} == network
     assert not is_network(None)
-    assert has_one_clock(mount_of_kind("nfs"))
-    assert has_one_clock(mount_of_kind("xfs"))
-    assert not has_one_clock(mount_of_kind("lustre"))
-    assert not has_one_clock(mount_of_kind("new"))
+    assert {kind: has_one_clock(mount_of_kind(kind)) for kind in one_clock} == one_clock

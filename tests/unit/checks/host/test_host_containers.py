@@ -1,6 +1,5 @@
 """Container runtimes: programs that answer as the real ones do, each on a node of its own."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +66,11 @@ def test_enroot_has_to_answer_and_to_have_its_hook(tmp_path: Path, gpus_per_node
     assert gpus_per_node == 0 or "nvidia-container-cli" in told["fine"]
 
 
-def test_apptainer_has_to_answer(tmp_path: Path) -> None:
+def test_apptainer_has_to_answer_and_pyxis_is_an_option_of_srun(tmp_path: Path) -> None:
     told = found(run(tmp_path, "apptainer", "apptainer", APPTAINER))
     assert told.keys() == {"dead"}
     assert "ended with status 255: ERROR: no user namespaces" in told["dead"]
-
-
-def test_pyxis_is_an_option_of_srun(tmp_path: Path) -> None:
-    assert found(run(tmp_path, "pyxis", "srun", SRUN)).keys() == {"plain"}
+    assert found(run(tmp_path / "pyxis", "pyxis", "srun", SRUN)).keys() == {"plain"}
 
 
 def test_a_runtime_that_is_not_there(tmp_path: Path) -> None:
@@ -84,9 +80,3 @@ def test_a_runtime_that_is_not_there(tmp_path: Path) -> None:
     report = get_check("container_runtime").run(fleet, CheckSettings())
     assert "cannot be run: No such file or directory" in found(report)["a"]
     assert report.findings[0].severity.fails
-
-
-def test_where_nothing_is_asked_nothing_is_judged(tmp_path: Path) -> None:
-    bare = replace(site("docker"), environments={"bare": Environment()})
-    report = get_check("container_runtime").run(ProcessFleet(site=bare, hosts=("a",), folder=tmp_path), CheckSettings())
-    assert report.skip is not None

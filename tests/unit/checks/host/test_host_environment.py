@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.host.environment import find_missing_devices
 from pytest_llmbench.core.recipe.environments import Container, Environment
@@ -47,25 +49,22 @@ def test_an_unreadable_file_of_one_variable_is_found(tmp_path: Path) -> None:
     assert "is empty (0 bytes)" in report.findings[0].message
 
 
-def severity(name: str, value: str) -> Severity | None:
-    """How bad this value of a variable is on `NODE`; None where it is fine."""
-    found = [*find_missing_devices("n", NODE, {("env", name): value})]
-    return found[0].severity if found else None
+FINE, HINT, BAD = None, Severity.MONITOR, Severity.CONFIGURE
 
 
-def test_devices_by_the_rules_of_their_readers() -> None:
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        (
+            "NCCL_SOCKET_IFNAME",
+            {"eth": FINE, "=eth": BAD, "ens,eth": HINT, "ib": BAD, "^lo": FINE, "^eth,ib,lo": BAD},
+        ),
+        ("GLOO_SOCKET_IFNAME", {"eth0": FINE, "eth": BAD, "eth0,eth1": BAD}),
+        ("NCCL_IB_HCA", {"=mlx5_0:1": FINE, "mlx5_1": BAD}),
+        ("UCX_NET_DEVICES", {"all": FINE, "mlx5_0:1,eth0": FINE, "mlx5_9:1": BAD}),
+    ],
+)
+def test_devices_by_the_rules_of_their_readers(name: str, values: dict[str, Severity | None]) -> None:
     """One of several prefixes is enough for NCCL; Gloo wants every name. A device that is down is of no use."""
-    assert severity("NCCL_SOCKET_IFNAME", "eth") is None
-    assert severity("NCCL_SOCKET_IFNAME", "=eth") is Severity.CONFIGURE
-    assert severity("NCCL_SOCKET_IFNAME", "ens,eth") is Severity.MONITOR
-    assert severity("NCCL_SOCKET_IFNAME", "ib") is Severity.CONFIGURE
-    assert severity("NCCL_SOCKET_IFNAME", "^lo,docker") is None
-    assert severity("NCCL_SOCKET_IFNAME", "^eth,ib,lo") is Severity.CONFIGURE
-    assert severity("GLOO_SOCKET_IFNAME", "eth0") is None
-    assert severity("GLOO_SOCKET_IFNAME", "eth") is Severity.CONFIGURE
-    assert severity("GLOO_SOCKET_IFNAME", "eth0,eth1") is Severity.CONFIGURE
-    assert severity("NCCL_IB_HCA", "=mlx5_0:1") is None
-    assert severity("NCCL_IB_HCA", "mlx5_1") is Severity.CONFIGURE
-    assert severity("UCX_NET_DEVICES", "all") is None
-    assert severity("UCX_NET_DEVICES", "mlx5_0:1,eth0") is None
-    assert severity("UCX_NET_DEVICES", "mlx5_9:1") is Severity.CONFIGURE
+    found = {value: [*find_missing_devices("n", NODE, {("env", name): value})] for value in values}
+    assert {value: each[0].severity if each else None for value, each in found.items()} == values

@@ -93,11 +93,6 @@ def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
     assert "TORCH_EXTENSIONS_DIR" not in found[1].message
 
 
-def test_nodes_of_one_machine_share_nothing_by_a_network(report: Report) -> None:
-    assert not [finding for finding in report.findings if finding.kind == "shared_cache"]
-    assert any("share a machine" in note for note in report.notes)
-
-
 def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: Report) -> None:
     facts = as_two_machines(report)
     folders = facts["a"].folders
@@ -109,19 +104,16 @@ def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: 
     assert ".nv/ComputeCache, nfs4) with other nodes that mount it" in finding.message
 
 
-def test_cold_caches_are_a_hint(report: Report) -> None:
+def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report, folder: Path) -> None:
+    """Nodes of one machine share nothing by a network, cold caches are a hint, and no mark is left."""
+    assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"].folders
+    assert not any("image" in name for name in report.evidence["caches"]["a"].folders)
+    assert not [finding for finding in report.findings if finding.kind == "shared_cache"]
+    assert any("share a machine" in note for note in report.notes)
     found = {finding.host: finding for finding in find_cold(report.evidence["caches"])}
     assert "TORCH_EXTENSIONS_DIR" in found["a"].message
     assert "TORCH_EXTENSIONS_DIR" not in found["b"].message
     assert not found["a"].severity.fails
-
-
-def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report) -> None:
-    assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"].folders
-    assert not any("image" in name for name in report.evidence["caches"]["a"].folders)
-
-
-def test_no_mark_is_left(report: Report, folder: Path) -> None:
     assert report.evidence["marks"]["a"]["TRITON_CACHE_DIR"] == ("a", "b")
     assert not [*folder.rglob(".llmbench-*")]
 

@@ -31,8 +31,6 @@ def reference(**changes: Any) -> Reference:
     [
         ({"at_least": None}, "here: give at_least, at_most, or both"),
         ({"at_least": 200_000}, "here: at_least: 200000 has no unit; write it with one, such as '200000 words/s'"),
-        ({"at_least": "200K"}, "here: at_least: '200K' has no unit"),
-        ({"at_least": "200K wrods/s"}, "unknown unit 'wrods/s' (did you mean 'words/s'?)"),
         ({"at_least": "nan words/s"}, "here: at_least: 'nan words/s' is not a quantity"),
         ({"at_most": "100K words/s"}, "no number is at least 200,000 words/s and at most 100,000 words/s"),
         ({"at_most": "5 s"}, "here: 200,000 words/s (token rate) cannot be compared with 5 s (time)"),
@@ -45,7 +43,6 @@ def reference(**changes: Any) -> Reference:
         ({"applies_to": {"node": 1}}, "unknown key 'node' (did you mean 'nodes'?); legal: gpu, gpus, nodes, system"),
         ({"atleast": "5 %"}, "unknown key 'atleast' (did you mean 'at_least'?)"),
         ({"between_runs": "0 %", "runs": 5}, "between_runs: 0 % is not a share above 0: runs always differ"),
-        ({"between_runs": "-1 %", "runs": 5}, "between_runs: -1 % is not a share above 0"),
         ({"between_runs": "3 s", "runs": 5}, "between_runs: 3 s is not a share above 0"),
         ({"between_runs": "0.2 %"}, "between_runs and runs belong together"),
         ({"runs": 5}, "between_runs and runs belong together"),
@@ -58,9 +55,7 @@ def reference(**changes: Any) -> Reference:
         ({"xfail": {"reason": "known"}}, "here: xfail.until: missing"),
         ({"xfail": {"reason": "known", "until": "soon"}}, "here: xfail.until: must be a day, such as 2026-12-31"),
         ({"xfail": {"reason": "known", "until": 1798675200}}, "here: xfail.until: must be a day"),
-        ({"xfail": {"reason": "known", "until": "1798675200"}}, "here: xfail.until: must be a day"),
         ({"xfail": {"reason": "known", "until": "2026-02-30"}}, "here: xfail.until: "),
-        ({"xfail": {"reason": "known", "until": "31.12.2026"}}, "here: xfail.until: must be a day"),
         ({"xfail": True}, "here: xfail: "),
         (
             {"at_most": "1M words/s", "xfail": {"reason": "known", "until": "2026-12-31"}},

@@ -42,9 +42,10 @@ def test_the_bus_factors_of_four_ranks(collective: str, factor: float) -> None:
     assert collective in COLLECTIVES
 
 
-def test_an_unknown_collective_has_no_factor() -> None:
+def test_an_unknown_collective_has_no_factor_and_what_was_not_checked_is_not_right() -> None:
     with pytest.raises(ValueError, match="not one of all_reduce"):
         busbw_factor("allreduce", 4)
+    assert point(8, 1.0, None).wrong is None
 
 
 def test_what_is_looked_up() -> None:
@@ -65,10 +66,6 @@ def test_what_is_looked_up() -> None:
     assert (at_8.wrong, curve.wrong) == (3, (both,))
     assert curve.peak == point(16, 9.0, in_place=True)
     assert curve.at(64) is None
-
-
-def test_what_was_not_checked_is_not_right() -> None:
-    assert point(8, 1.0, None).wrong is None
 
 
 @given(power=st.integers(4, 40), ranks=st.integers(1, 100))

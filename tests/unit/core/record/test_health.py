@@ -31,13 +31,10 @@ def test_each_node_has_its_own_verdict() -> None:
     assert set(told.unfit()) == {"a", "b"}
 
 
-def test_what_is_to_be_watched_fails_nobody() -> None:
+def test_what_is_to_be_watched_fails_nobody_and_a_slot_without_a_node_is_an_error() -> None:
     told = record(Report(findings=(finding("a", Severity.MONITOR),)))
     assert told.state(0) == (Verdict.PASS, "")
     assert told.unfit() == {}
-
-
-def test_a_slot_without_a_node_is_an_error() -> None:
     assert record(Report()).state(3)[0] is Verdict.ERROR
 
 
