@@ -84,7 +84,8 @@ class Rules:
             rule = None if open_ else self._due(name, own)
             if rule is not None and value is not None and not any(_agree(value, due) for due in rule.allowed):
                 words = f"{setting.name} {setting.value}; {rule.field} of the recipe is {_words(rule.allowed)}"
-                of_optimizer = rule.field.startswith("optimizer.")
+                unclipped = rule.field == "optimizer.clip_grad_norm" and _agree(value, 0)  # no norm is taken
+                of_optimizer = rule.field.startswith("optimizer.") and not unclipped
                 (numbers if of_optimizer else differ).append(words if of_optimizer else f"{setting.where} says {words}")
             if setting.compared or rule is not None:
                 kinds["compared"] += 1

@@ -88,6 +88,10 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
         ("main_grads_dtype", "torch.bfloat16", "main_grads_dtype torch.bfloat16"),
         ("rampup_batch_size", "['2', '2', '1000']", "rampup_batch_size ['2'"),
         ("num_layers_per_virtual_pipeline_stage", 1, "num_layers_per_virtual_pipeline_stage 1"),
+        ("virtual_pipeline_model_parallel_size", 2, "virtual_pipeline_model_parallel_size 2"),
+        ("moe_expert_capacity_factor", 1.0, "moe_expert_capacity_factor 1.0"),
+        ("add_position_embedding", False, "add_position_embedding False"),
+        ("clip_grad", 0.0, "clip_grad 0.0; optimizer.clip_grad_norm of the recipe is 1.0"),
     ],
 )
 def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
