@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pytest_llmbench.core.recipe.shape import ModelShape
-from pytest_llmbench.engines.torch.ranks.feed_forward import Experts, activate
+from pytest_llmbench.engines.torch.ranks.feed_forward import ExpertLayer, activate
 from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import (
     linear_cross_entropy,
     losses_and_gradient,
@@ -196,7 +196,7 @@ class Block(nn.Module):
         )
         self.attention_out = nn.Linear(self.heads * self.head_width, hidden, bias=every)
         self.mlp_norm = _norm(shape, hidden)
-        self.experts = None if dense else Experts(shape)
+        self.experts = None if dense else ExpertLayer(shape)
         if dense:
             self.mlp_in = nn.Linear(hidden, (2 if shape.gated else 1) * width, bias=every)
             self.mlp_out = nn.Linear(width, hidden, bias=every)

@@ -18,7 +18,7 @@ def activate(inner: torch.Tensor, activation: Activation) -> torch.Tensor:
     return inner.square() if activation == "squared_relu" else inner
 
 
-class Experts(nn.Module):
+class ExpertLayer(nn.Module):
     """Experts of one layer, which drop no token, and the router that sends each token to `top_k` of them.
 
     As in Qwen3 (2025, arXiv:2505.09388), the router's softmax is over all experts and in fp32, and what the chosen ones
