@@ -66,12 +66,6 @@ class HeatMap:
     unit: str
     low_is_bad: bool = False
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The lowest and the highest finite value."""
-        values = [value for row in self.z for value in row if value is not None and math.isfinite(value)]
-        return min(values, default=0.0), max(values, default=1.0)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
