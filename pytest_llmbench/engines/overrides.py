@@ -105,16 +105,15 @@ class Rules:
 
     def _due(self, name: str, own: Mapping[str, Any]) -> Same | None:
         """The rule that a printed setting has to meet; None if any value will do."""
-        if name in own and not self._is_harmless(name):
+        # It may be in a family of harmless ones.
+        ruled = name in self.usual or (name in self.refused and name not in self.harmless)
+        if name in own and (ruled or not self._is_harmless(name)):
             is_path = bool(set("/{") & set(str(own[name])))
             values = tuple(own[name]) if isinstance(own[name], list | tuple) else (own[name],)
             return None if is_path else Same(field=f"options.arguments.{name}", allowed=values)
         if name in self.same:
             return self.same[name]
-        if self._is_harmless(name):
-            return None
-        given = self.usual if name in self.usual else self.refused
-        return Same(field=f"options.arguments.{name}", allowed=(self.usual.get(name),)) if name in given else None
+        return Same(field=f"options.arguments.{name}", allowed=(self.usual.get(name),)) if ruled else None
 
 
 # The rules of a framework's arguments, and the arguments of a recipe's options.
