@@ -169,8 +169,8 @@ def test_the_memory_of_experts_is_that_of_all_of_them_and_of_a_copy_of_each_toke
     """8 layers of Qwen3 30B-A3B: 128 experts of 3 · 2048 · 768, and 4 sequences of 4096 tokens, each in 8 experts."""
     expert, attention = 3 * 2048 * 768, 2048 * 128 * (32 + 2 * 4 + 32)
     layer, tables = 128 * (expert + 2048) + attention + 2 * 2048 + 2 * 128, 2 * 151936 * 2048
-    # A single GPU keeps 16-bit copies of weights over micro batches. A layer keeps of each token in 16 bits 4
-    # vectors at two norms, queries, keys, values and mixed values, and for each of its experts input, gate, inner value and
+    # One GPU keeps 16-bit copies of weights over micro batches. In 16 bits, a layer keeps of each token 4 vectors at
+    # two norms, queries, keys, values and mixed values, and for each of its experts the input, gate, inner value and
     # their product.
     state = (8 * layer + tables + 2048) * (18 if gpus == 1 else 16 / gpus)
     token = 2 * (4 * 2048 + 2 * 128 * (32 + 4) + 8 * (2048 + 3 * 768))
