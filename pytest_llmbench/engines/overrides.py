@@ -38,7 +38,7 @@ class Rules:
     refused: Mapping[str, str] = field(default_factory=dict)  # refused arguments by name, with the effect of each
     harmless: Collection[str] = ()  # names of arguments that leave the model and its work as they are
     families: tuple[str, ...] = ()  # beginnings of further names of harmless arguments
-    # Values of arguments that change the work of a step, unless the recipe gives them
+    # Values of arguments that change the work of a step, unless the recipe gives them; a tuple has several of them.
     usual: Mapping[str, Any] = field(default_factory=dict)
 
     def problems(self, recipe: Recipe, own: Mapping[str, Any]) -> Iterator[str]:
@@ -113,7 +113,9 @@ class Rules:
             return None if is_path else Same(field=f"options.arguments.{name}", allowed=values)
         if name in self.same:
             return self.same[name]
-        return Same(field=f"options.arguments.{name}", allowed=(self.usual.get(name),)) if ruled else None
+        usual = self.usual.get(name)
+        allowed = usual if isinstance(usual, tuple) else (usual,)
+        return Same(field=f"options.arguments.{name}", allowed=allowed) if ruled else None
 
 
 # The rules of a framework's arguments, and the arguments of a recipe's options.
