@@ -235,6 +235,17 @@ CONFIGURATION = """\
         ("rampup_batch_size: null", "rampup_batch_size:\n      - 2\n      - 2", "model.rampup_batch_size 2"),
         ("batches: 1", "batches: 2", "trainer.accumulate_grad_batches 2"),
         ("kv_channels: 64", "kv_channels: 32", "model.kv_channels 32"),
+        *(
+            ("kv_channels: 64", more, f"model.{more.replace(':', '')}")
+            for more in (
+                "fp8: true",
+                "num_query_groups: 2",
+                "activation: fast-swiglu",
+                "position_embedding_type: rope",
+                "share_embeddings_and_output_weights: false",
+                "restore_from_path: x.nemo",
+            )
+        ),
     ],
 )
 def test_a_configuration_of_sections_has_to_agree(tmp_path: Path, printed: str, instead: str, named: str) -> None:
