@@ -142,7 +142,8 @@ class Follower:
         return Outcome(
             recipe=recipe, topology=run.topology, hosts=active.job.hosts, folder=folder, job=active.job, status=status,
             series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
-            ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
+            ended_by_us=active.cancelled,
+            cut_off=cut_off(recipe, run.place.time_limit_min, status, active.cancelled),
             early=active.looking.result(series, wall_s) if active.looking is not None else None,
             restarted=() if done(series, driver, run.topology) else self._restarted(active),
             origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=ended),

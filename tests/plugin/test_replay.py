@@ -16,6 +16,9 @@ import pytest
 import yaml
 
 from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.session.agreement import Agreement
+from pytest_llmbench.session.replay import differences_of_logs
 from tests.conftest import ASLEEP, Result, UserFolder, pid_of_rank, steps_logged
 from tests.support.samples import sample
 from tests.support.standin import LOGS, RECIPE, MegatronLM
@@ -64,6 +67,22 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
     assert len(record["steps"]) == 30
     assert record["job_id"] is None
     assert sorted(path.name for path in (result.session / "runs" / "tiny").iterdir()) == ["record.json"]
+
+
+def test_a_replay_is_compared_with_its_plan_and_with_logs_that_nobody_touched(
+    replay: Path, judge: Callable[..., Result]
+) -> None:
+    (log := replay / "tiny" / "job.out").write_text(ours())
+    facts(replay / "tiny", ranks_per_node=2, hosts=["a1"], wall_s=100)
+    result = judge()
+    record, agreement = RunRecord.read(result.session / "runs" / "tiny" / "record.json"), Agreement(result.session)
+    step = record.steps[3].model_copy(update={"loss": 0.1})
+    edited = record.model_copy(update={"hosts": ("b1",), "steps": (*record.steps[:3], step, *record.steps[4:])})
+    assert agreement.objections(record) == differences_of_logs(agreement, record) == []
+    assert "session.json: hosts: it has ('a1',), the record ('b1',)" in agreement.objections(edited)
+    assert "steps[4].loss: the record says 0.1" in differences_of_logs(agreement, edited)[0]
+    os.utime(log)  # it may be another one by now
+    assert differences_of_logs(agreement, edited) == []
 
 
 def test_a_group_of_the_system_may_read_the_session(user: UserFolder, replay: Path) -> None:

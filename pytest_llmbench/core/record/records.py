@@ -242,6 +242,11 @@ class Record(Traces, Identity, Document):
         """True if it was cut short by the end of its session."""
 
     @property
+    def took_s(self) -> float:
+        """Seconds that it took, without the wait in the queue; 0 if it did not start, or end."""
+        raise NotImplementedError
+
+    @property
     def path(self) -> Path:
         """Path of the record."""
         return Path(self.folder) / layout.RECORD
