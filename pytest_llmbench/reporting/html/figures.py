@@ -1,4 +1,4 @@
-"""Figures of runs and checks, each with its numbers in a sentence; `drawing.py` draws them."""
+"""Figures of runs and checks, each with its numbers in a sentence; the template `figures.html.j2` draws them."""
 
 import json
 import math

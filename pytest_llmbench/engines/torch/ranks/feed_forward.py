@@ -63,7 +63,7 @@ class ExpertLayer(nn.Module):
         # The second product is linear: to weigh its factor spares keeping its result for the backward pass.
         inner = (inner * _ordered(weights.flatten(), order, places).unsqueeze(1)).to(dtype)
         rows = _ordered(_grouped(inner, self.weight_out.to(dtype), ends), places, order)
-        out = rows.view(batch, length, self.top_k, -1).sum(2)
+        out = rows.view(batch, length, self.top_k, -1).sum(2).to(dtype)  # autocast on a GPU has sums in fp32
         if self.shared_in is not None and self.shared_out is not None:
             out = out + self.shared_out(activate(self.shared_in(hidden), self.activation))
         return out, uneven
