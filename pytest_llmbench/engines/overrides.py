@@ -104,8 +104,7 @@ class Rules:
         return SettingsCheck(differ=tuple(differ), summary=summary)
 
     def _due(self, name: str, own: Mapping[str, Any]) -> Same | None:
-        """The rule that a printed setting has to meet; None if any value will do."""
-        # It may be in a family of harmless ones.
+        """The rule of a printed setting, also of one in a family of harmless ones; None if any value will do."""
         ruled = name in self.usual or (name in self.refused and name not in self.harmless)
         if name in own and (ruled or not self._is_harmless(name)):
             is_path = bool(set("/{") & set(str(own[name])))

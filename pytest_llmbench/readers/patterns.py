@@ -58,7 +58,7 @@ _ENDED = re.compile(
     r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code"
     r"|value)\b[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
     r"|\breturned [1-9]\d{0,2} exit status|\bnon-?zero (?:exit|status|return)|\*\*\* .{1,200} Error [1-9]\d{0,2}\s*$"
-    r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]|\brc=[1-9]",
+    r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]|\brc=[1-9]|\bexit [1-9]\d{0,2}\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # Words of failure that a run may survive.
@@ -72,9 +72,10 @@ _MAY_BE_HARMLESS = re.compile(
     r"|containment|is not equal to|(?:Crash|Image)\w*BackOff|ErrImagePull|Create\w+Error|no socket interface"
     r"|(?:is|was|has been|been) (?:probably )?(?:lost|locked|dead|down|gone)"
     r"|(?:link|went|controller|service|server|node|nodes|host|them) down|compromised|bad (?:device|block|sector|page)"
-    r"|diverged|exploded|not divisible|unresponsive|not alive|heartbeat lost|\d UE|back-off \w+ing|interruption"
-    r"|unauthorized|restricted|is too old|unavailable|no (?:CUDA|NVIDIA).{1,20}(?:available|detected|driver)"
-    r"|too many \w+|rate limit|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|on|for|from|reached))"
+    r"|diverged|exploded|not divisible|unresponsive|not alive|(?:heartbeat|device|carrier) lost|\d UE|back-off \w+ing"
+    r"|interruption|unauthorized|restricted|is too old|unavailable"
+    r"|no (?:CUDA|NVIDIA).{1,20}(?:available|detected|driver)|too many \w+|rate limit"
+    r"|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|detected|on|for|from|reached))"
     r"|(?:reset|closed|deleted) by|connection (?:to \S+ )?(?:closed|dropped)|fallen off|taking .{0,40}down"
     r"|low on resource|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent"
     r"|mismatch(?:ed)?|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable"
@@ -82,10 +83,10 @@ _MAY_BE_HARMLESS = re.compile(
     r"|exception by|general protection|not enough|insufficient|quota|in use"
     r"|out of (?:memory|resource|range|space|bounds|disk)|no (?:module|space|route|such)"
     r"|not (?:found|responding|connected|ready|permitted)|does not exist|(?:file ?system|remounting .{0,40}) read-only"
-    r"|read-only file system|resource busy|service not known|(?:page|access) fault"
-    r"|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command|SIG[A-Z]+ (?:received|caught)"
-    r"|(?:is|found|became|detected)(?: now)? (?:nan|inf)|(?:deadlock|hang)s? detected|\w+(?:error|exception)(?=\s*$)"
-    r"|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
+    r"|read-only file system|resource busy|service not known|fault(?! (?:toler|inject|handl))|no rule|unknown reason"
+    r"|thermal shutdown|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command"
+    r"|SIG[A-Z]+ (?:received|caught)|(?:is|found|became|detected)(?: now)? (?:nan|inf)|(?:deadlock|hang)s? detected"
+    r"|\w+(?:error|exception)(?=\s*$)|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
     r"|errors?(?! (?:rate|count|correct|budget|toleran|handl|reporting|feedback|inject|checking|log|file|message|code 0"
     r"|to|\d*\.\d)|\.\w|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
@@ -97,13 +98,13 @@ _HEDGED = re.compile(
     r"|(?:dropp|filter|remov|exclud|discard)(?:ed|ing) \d+|disabl\w+|deprecat\w+|optional\w*|may|might|if"
     r"|will (?:be|use|not|result|abort)|start\w* from|dlerror|installed|normally|successfully|allowed|git repository"
     r"|File exists|ioctl for device"
-    r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|not an) errors?)\b|[,;] (?:so |now "
-    r"|then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|start|assum|try)ing\b|fail[ -]?over"
-    r"|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err(?! \d)|un(?:healthy|correct|recover)|invalid|timeout"
-    r"|lost)|: No device found|module verification|\b0 of \d|error-free|not enough SMs|(?:records?|samples?"
-    r"|rows?) (?:dropp|skipp|filter|remov)ed|\(bug\)|^ *(?:[#+] |set -|if \[)|; .{0,40} is not |^df: |\bOK\s*$| \.{3,} "
-    r"|^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:= ] ?0\b|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?"
-    r"|no(?:ne|t active)?|false|off|disabled|\[\])\s*$",
+    r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|rounding|numerical|not an) errors?)"
+    r"\b|[,;] (?:so |now |then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|start|assum|try)ing\b"
+    r"|fail[ -]?over|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err(?! \d)|un(?:healthy|correct|recover)"
+    r"|invalid|time(?:out|d out)|lost)|: No device found|module verification|\b0 of \d|error-free|not enough SMs"
+    r"|(?:records?|samples?|rows?) (?:dropp|skipp|filter|remov)ed|\(bug\)|^ *(?:[#+] |set -|if \[)|; .{0,40} is not "
+    r"|^df: |\bOK\s*$| \.{3,} |^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:= ] ?0\b"
+    r"|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?|no(?:ne|t active)?|false|off|disabled|\[\])\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
@@ -140,7 +141,7 @@ _NEEDLES = (
     "rate limit|is nan|is inf|DOWN| dead| gone|Lost |ANCEL|No route|went away|reempted|tuck|unbound|equires|equired|"
     "Call Trace|end trace|ainted|Emask|ontainment|not equal|BackOff|Oops|Down|NotFound|detected|too old|found NaN|"
     "NVIDIA driver|estricted|nauthorized|leted by|losed|GPUs are|No device|no socket|xploded|ivisible|nresponsive|"
-    " alive| UE|ack-off"
+    " alive| UE|ack-off|o rule|hermal"
 )
 FAILURES = tuple(map(str.encode, _NEEDLES.split("|")))
 _ANY = re.compile("|".join(map(re.escape, _NEEDLES.split("|"))))
