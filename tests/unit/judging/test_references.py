@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.gpus import GPUS as KNOWN
 from pytest_llmbench.core.gpus import PublishedGpu, published, same_gpu
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import SCALES
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.judging.statistics import STATISTICS
 from tests.support.references import reference
+from tests.support.shipped import SCALES
 
 GPUS = st.sampled_from(["A100-SXM4-80GB", "A100-SXM4-40GB", "H200", "A10"])
 NODES = st.integers(1, 3)
@@ -80,6 +80,7 @@ H100 = "NVIDIA H100 80GB HBM3"
         ("A100 80GB", "NVIDIA A100 80GB PCIe", True),
         ("A100 SXM", "NVIDIA A100 80GB PCIe", False),
         ("GH200", "NVIDIA GH200 144G HBM3e", True),
+        ("GB200 NVL72", "NVIDIA GB200", True),
         ("A10", "NVIDIA A100-SXM4-80GB", False),
         ("A100", "GRID A100-40C", False),
         ("RTX 4090", "NVIDIA GeForce RTX 4090", True),
@@ -150,9 +151,9 @@ def test_the_number_of_a_weaker_gpu_is_a_floor(statistic: str, bounds: dict[str,
         ("NVIDIA H200", {"nodes": 2}, "bf16", "2 nodes"),
         ("NVIDIA H200", {"system": "there"}, "bf16", "system there"),
         ("NVIDIA H200", {"gpus": None}, "bf16", "it names no number of GPUs"),
-        ("NVIDIA H200", {"gpu": "MI300X"}, "bf16", "nothing published of MI300X is known here"),
-        ("NVIDIA H300", {}, "bf16", "nothing published of NVIDIA H300 is known here"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {}, "bf16", "nothing published"),
+        ("NVIDIA H200", {"gpu": "MI300X"}, "bf16", "no data sheet of MI300X is in llmbench"),
+        ("NVIDIA H300", {}, "bf16", "no data sheet of NVIDIA H300 is in llmbench"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {}, "bf16", "no data sheet of"),
         ("NVIDIA A100-SXM4-40GB", {}, "bf16", f"40 GiB of memory, 80 on {A100}"),
         ("NVIDIA L40S", {"gpu": "A100-SXM4-40GB"}, "bf16", "864 GB/s of memory, 1555 on A100-SXM4-40GB"),
         ("NVIDIA H100 PCIe", {}, "bf16", f"0 GB/s of NVLink, 600 on {A100}"),
