@@ -202,7 +202,9 @@ def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> No
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
 
 
-OVERFLOW = "x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0"
+OVERFLOW = (
+    "x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0"
+)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ OVERFLOW = "x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignor
          "its own limit is 25 updates; the recipe has 50"),
         (OVERFLOW, None),
         ("\n".join([OVERFLOW] * 5), None),
-        ("\n".join([OVERFLOW] * 6), "6 passes beside its 50 updates were discarded"),
+        ("\n".join([OVERFLOW] * 6), "6 passes were discarded next to 50 updates"),
     ],
 )  # fmt: skip
 def test_what_its_other_lines_say_against_it(tmp_path: Path, line: str, doubt: str | None) -> None:
