@@ -47,7 +47,7 @@ def measured(answers: list[Answer[RankCollectives]]) -> MeasuredCollectives:
 
 
 def test_every_collective_is_measured_and_right(answers: list[Answer[RankCollectives]]) -> None:
-    """Every size, in the places that torch.distributed offers, with no wrong value at any rank."""
+    """Every size of nccl-tests, in the places that torch.distributed offers, with no wrong value at any rank."""
     data = measured(answers)
     assert (data.unsupported, data.notes, data.device) == ({}, (), "cpu")
     assert tuple(data.curves) == COLLECTIVES
@@ -60,15 +60,9 @@ def test_every_collective_is_measured_and_right(answers: list[Answer[RankCollect
             for timing in point.timings:
                 assert timing.busbw == pytest.approx(timing.algbw * busbw_factor(name, RANKS))
                 assert timing.algbw == pytest.approx(point.size / timing.time_us / 1e3)
-
-
-def test_sizes_are_those_of_nccl_tests(answers: list[Answer[RankCollectives]]) -> None:
-    for name, curve in measured(answers).curves.items():
+    for name, curve in data.curves.items():
         sizes = [point.size for point in curve.points]
         assert sizes == ([96, 4080, 65520] if name in IN_PARTS else SIZES)
-
-
-def test_the_other_ranks_say_only_what_they_saw(answers: list[Answer[RankCollectives]]) -> None:
     other = RankCollectives(wrong=dict.fromkeys(COLLECTIVES, 0), measured=None)
     assert [answer.data for answer in answers[1:]] == [other] * (RANKS - 1)
 
