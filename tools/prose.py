@@ -40,8 +40,8 @@ YOU_AT_LEAST = 0.15
 WHAT_BELOW = 0.02
 # The largest shares of the sentences of docstrings and comments that deny something, or in which things speak or know.
 # They may only fall: the goal for negations is 5 % and 8 %.
-NEGATIONS = {"docstring": 0.055, "comment": 0.12}
-TALKING = {"docstring": 0.02, "comment": 0.03}
+NEGATIONS = {"docstring": 0.055, "comment": 0.095}
+TALKING = {"docstring": 0.005, "comment": 0.015}
 
 
 Place = Literal["prose", "heading", "cell", "docstring", "comment"]
@@ -344,7 +344,7 @@ def goals(found: list[Sentence]) -> list[Goal]:
 def _goal_of_code(found: list[Sentence], place: str, habit: str, regex: re.Pattern[str], most: float) -> Goal:
     texts = [sentence.text for sentence in found if sentence.place == place]
     share = sum(bool(regex.search(text)) for text in texts) / max(1, len(texts))
-    return Goal(f"{place}s that {habit}: at most {most:.0%}", share, share <= most)
+    return Goal(f"{place}s that {habit}: at most {most:.1%}", share, share <= most)
 
 
 def print_figures(found: dict[Path, list[Sentence]]) -> None:

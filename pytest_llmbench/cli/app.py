@@ -15,7 +15,7 @@ app = typer.Typer(
     help="Decide, with evidence, whether a GPU cluster trains large language models as fast as it should.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 
 

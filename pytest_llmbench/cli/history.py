@@ -16,7 +16,6 @@ import typer
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, AsRecorded, law_of_today, print_facts, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import counted, for_people
-from pytest_llmbench.core.record.records import RunRecord, Verdict
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
@@ -231,12 +230,12 @@ def compare(
     Exit with 1 if a number became worse beyond that, or cannot be judged any more, and with 10 if nothing could be
     compared.
     """
-    from pytest_llmbench.history.compare import change_texts  # noqa: PLC0415  # engines: `--help` starts sooner
+    from pytest_llmbench.core.record.records import Verdict  # noqa: PLC0415  # `--help` starts sooner
+    from pytest_llmbench.history.compare import change_texts  # noqa: PLC0415
 
     notes: list[str] = []
-    lines = _compare_lines(
-        before, after, history, partial(_compared_runs, law_of_today(as_recorded=as_recorded), notes)
-    )
+    runs = partial(_compared_runs, law_of_today(as_recorded=as_recorded), notes)
+    lines = _compare_lines(before, after, history, runs)
     for note in dict.fromkeys(notes):
         typer.echo(harmless(note), err=True)
     if as_json:
@@ -276,6 +275,7 @@ def _compare_lines(
 
 
 def _compared_runs(law: "Law", notes: list[str], given: str, history: "History | None") -> "list[PastRun]":
+    from pytest_llmbench.core.record.records import RunRecord  # noqa: PLC0415
     from pytest_llmbench.history.compare import run_of_record  # noqa: PLC0415
     from pytest_llmbench.history.importing import read_session  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, runs_of  # noqa: PLC0415

@@ -2,20 +2,25 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 
 from pytest_llmbench.cli.output import AsJson, print_facts, print_json, print_rows, print_table
+from pytest_llmbench.core.errors import ConfigError, unknown
 
-Listed = Literal["recipes", "systems", "checks", "engines", "statistics", "references", "schemas"]
-Kind = Annotated[Listed, typer.Argument(metavar="KIND", help="|".join(get_args(Listed)))]
+LISTED = ("recipes", "systems", "checks", "engines", "statistics", "references", "schemas")
+Kind = Annotated[
+    str, typer.Argument(metavar="KIND", help=f"One of {', '.join(LISTED)}.", autocompletion=lambda: list(LISTED))
+]
 
 
 def list_names(kind: Kind, *, as_json: AsJson = False) -> None:
     """List the names that tests, files and options may use: installed ones, and those of this folder's ini file."""
     from pytest_llmbench.cli.rows import KINDS, rows_of  # noqa: PLC0415  # with pytest and all engines
 
+    if kind not in LISTED:
+        raise ConfigError(unknown("kind of names", kind, LISTED))
     rows, left_out = rows_of(kind)
     print_rows(rows, as_json=as_json, columns=KINDS[kind][1])
     for reason in left_out:

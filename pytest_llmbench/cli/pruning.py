@@ -42,12 +42,7 @@ class OldSession:
 
 
 def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[OldSession]:
-    """Decide on each session of a folder, newest first.
-
-    Args:
-        run_dir: the folder.
-        older_than: days without a change after which a session may go.
-        keep: number of newest sessions that stay.
+    """Decide on each session of a folder, newest first: it may go after `older_than` days without a change.
 
     Raises ConfigError if the folder is missing.
     """

@@ -18,6 +18,7 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 
 if TYPE_CHECKING:
+    from pytest_llmbench.session.law import Law
     from pytest_llmbench.session.live.snapshot import Observation
 
 # Shells show Ctrl-C by this code.
@@ -51,33 +52,19 @@ def report_session(
     Exit with 1 if a run's record contradicts itself or another file, or has another recipe than this folder.
     """
     from pytest_llmbench.session.folder import find_session, read_folder  # noqa: PLC0415  # heavy
-    from pytest_llmbench.session.refusals import without_refused  # noqa: PLC0415  # heavy
+    from pytest_llmbench.session.refusals import without_refused  # noqa: PLC0415
 
     folder, law = find_session(session, run_dir), law_of_today(as_recorded=as_recorded)
     if form != "html":
-        from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
-        from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
-
-        finished, name = read_finished(folder, law), folder.resolve().name
-        if form == "csv":
-            paths = write_csv(finished, output or Path(f"{name}-csv"))
-        else:
-            paths = [output or Path(f"{name}-openmetrics.prom")]
-            write_metrics(finished, paths[0])
-        notes = law.notes(finished.runs.values())
-        print_facts({"written": [*map(str, paths)], "notes": notes}, map(str, paths), as_json=as_json)
-        for note in notes:
-            typer.echo(harmless(note), err=True)
+        _write_numbers(folder, law, form, output, as_json=as_json)
         return
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415
-    from pytest_llmbench.reporting.html.rows import KINDS, counts, verdict_rows  # noqa: PLC0415
-    from pytest_llmbench.reporting.html.trend import trend_figures  # noqa: PLC0415
+    from pytest_llmbench.reporting.html.rows import KINDS  # noqa: PLC0415
 
     data, path = without_refused(read_folder(folder), law), output or folder / layout.PAGE
-    place = history if "://" in history or Path(history).exists() else None
-    write_page(data, path, trend_figures(place, data.id, data.runs.values()))
+    counts = write_page(data, path, history if "://" in history or Path(history).exists() else None)
     broken = [f"{about} {name}: {reason}" for (about, name), reason in data.broken.items()]
-    verdicts = {KINDS[kind]: number for kind, number in counts(verdict_rows(data)).items()}
+    verdicts = {KINDS[kind]: number for kind, number in counts.items()}
     facts = {"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]}
     refused = [f"{about} {name} is refused: {reason}" for (about, name), reason in data.refused.items()]
     print_facts({**facts, "notes": data.notes}, [f"report: {path}"], as_json=as_json)
@@ -85,6 +72,22 @@ def report_session(
         typer.echo(harmless(line), err=True)
     if refused:
         raise typer.Exit(1)
+
+
+def _write_numbers(folder: Path, law: "Law", form: str, output: Path | None, *, as_json: bool) -> None:
+    from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
+    from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
+
+    finished, name = read_finished(folder, law), folder.resolve().name
+    if form == "csv":
+        paths = write_csv(finished, output or Path(f"{name}-csv"))
+    else:
+        paths = [output or Path(f"{name}-openmetrics.prom")]
+        write_metrics(finished, paths[0])
+    notes = law.notes(finished.runs.values())
+    print_facts({"written": [*map(str, paths)], "notes": notes}, map(str, paths), as_json=as_json)
+    for note in notes:
+        typer.echo(harmless(note), err=True)
 
 
 def prune_sessions(

@@ -282,6 +282,8 @@ def refusal(error: ClusterError, request: JobRequest, slurm: Slurm) -> ClusterEr
         return type(error)(f"Slurm gave no answer to {asked}: {error}")
     there, gone = slurm.queries.partitions(), slurm.queries.unavailable()
     hints = (f". Partitions here: {there}" if there else "") + (f". Not available: {gone}" if gone else "")
+    if any(word in str(error).lower() for word in ("account", "qos")):
+        hints = f". `sacctmgr show associations user=$USER` lists yours{hints}"
     return ClusterError(f"Slurm refuses {asked}: {error}{hints}")
 
 

@@ -261,29 +261,28 @@ def _search(slurm: Slurm, request: JobRequest, patience_s: float) -> OurJob | No
 def submit_local(request: JobRequest, module: str, folder: str) -> subprocess.Popen[bytes]:
     """Start a module on this machine as a program, once per task, with a folder as its argument.
 
-    Returns:
-        submitit's controller of the tasks.
+    Returns submitit's controller of the tasks. It has a session of its own, so that Ctrl-C reaches pytest alone, and
+    writes its errors into the folder of their logs.
     """
-    from submitit.local.local import start_controller  # noqa: PLC0415
-
     gpus = visible_gpus() or tuple(map(str, range(request.gpus_per_node)))
     make_folder(logs := request.folder)
+    errors = logs / layout.LAUNCHER
     if any(tag in str(logs) for tag in _TAGS):
         logs = Path(f"/proc/{os.getpid()}/fd/{os.open(logs, os.O_RDONLY)}")  # open as long as this process
-    while True:
-        try:
-            return start_controller(
-                folder=logs,
-                command=f"{request.interpreter} -u -m {module} {shlex.quote(folder)}",
-                tasks_per_node=request.tasks_per_node,
-                cuda_devices=",".join(gpus[: request.gpus_per_node]),
-                # A backstop only: the run's own deadline comes first and records the reason.
-                timeout_min=request.time_min + 5,
-                setup=request.setup,
-            )
-        except KeyError as error:  # pytest removes its variables in another thread, while submitit copies them
-            if not str(error.args[0]).startswith("PYTEST_"):
-                raise
+    told = {
+        "EXECUTOR": "local", "LOCAL_NTASKS": request.tasks_per_node, "LOCAL_JOB_NUM_NODES": 1, "LOCAL_NODEID": 0,
+        "LOCAL_COMMAND": f"{request.interpreter} -u -m {module} {shlex.quote(folder)}",
+        # A backstop only: the run's own deadline comes first and records the reason.
+        "LOCAL_TIMEOUT_S": 60 * (request.time_min + 5), "LOCAL_SIGNAL_DELAY_S": 30,
+        "LOCAL_WITH_SHELL": "", "STDERR_TO_STDOUT": "",
+    }  # fmt: skip
+    env = [f"SUBMITIT_{name}={value}" for name, value in told.items()]
+    env.append(f"CUDA_VISIBLE_DEVICES={','.join(gpus[: request.gpus_per_node])}")
+    start = shlex.join(("exec", sys.executable, "-m", "submitit.local._local", str(logs)))
+    with errors.open("ab") as stderr:
+        return subprocess.Popen(
+            ("env", *env, "sh", "-c", " && ".join((*request.setup, start))), stderr=stderr, start_new_session=True
+        )
 
 
 def run_here(request: JobRequest, function: Callable[..., Any], *args: object) -> BaseException | None:

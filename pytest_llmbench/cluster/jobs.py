@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -213,8 +214,9 @@ class LocalJob(Job):
 
     word = "pid"
 
-    def __init__(self, controller: subprocess.Popen[bytes], host: str, command: str, *, driven: bool = False) -> None:
-        super().__init__(str(controller.pid), (host,), command)
+    def __init__(self, controller: subprocess.Popen[bytes], command: str, log: Path, *, driven: bool = False) -> None:
+        super().__init__(str(controller.pid), (socket.gethostname(),), command)
+        self._log = log
         self.process = self._controller = controller
         self._driven = driven
         self._seen = set[int]()
@@ -245,6 +247,11 @@ class LocalJob(Job):
             self._controller.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._controller.wait(_TERMINATE_GRACE_S)
+
+    def last_words(self) -> str:
+        """The errors of the controller, without those of its interruption."""
+        words = _tail(self._log)
+        return "" if words.endswith("KeyboardInterrupt") else words
 
 
 class FinishedJob(Job):

@@ -241,12 +241,12 @@ def _gpus_on(_path: str) -> int:
 
 
 def _systems_in(folders: Iterable[Path]) -> dict[str, System]:
-    systems: dict[str, System] = {}
+    systems, files = dict[str, System](), dict.fromkeys((LOCAL, SLURM, ELSEWHERE), "llmbench itself")
     for folder in folders:
         for path in sorted(folder.glob("*.yaml")):
             system = _read(path)
-            if system.name in systems or system.name in {LOCAL, SLURM, ELSEWHERE}:
-                raise ConfigError(f"{path}: a system named {system.name!r} exists already; rename this one")
+            if (other := files.setdefault(system.name, str(path))) != str(path):
+                raise ConfigError(f"{path}: {other} has a system {system.name!r}, too: rename one of them")
             systems[system.name] = system
     return systems
 

@@ -4,6 +4,8 @@ import re
 
 from pytest_llmbench.core.errors import ConfigError
 
+# Before the limit at which a session cut a run off.
+CUT_OFF = "ended at its time limit of "
 _SLURM = re.compile(
     r"(?:(?P<days>\d{1,9})-(?P<dh>\d{1,9})(?::(?P<dm>\d{1,9})(?::(?P<ds>\d{1,9}))?)?"
     r"|(?P<h>\d{1,9}):(?P<hm>\d{1,9}):(?P<hs>\d{1,9})|(?P<m>\d{1,9})(?::(?P<s>\d{1,9}))?)",

@@ -55,14 +55,15 @@ class InconclusiveError(LLMBenchError):
 
 
 # Names in an error; more of them hide its sentence.
-_SHOWN = 36
+_SHOWN, _CLOSE = 36, 8
 
 
 def unknown(what: str, given: object, legal: Iterable[str]) -> str:
-    """Report that `given` is not a known `what`, list the legal ones (of many the closest), guess the intended."""
+    """Report that `given` is not a known `what`, guess the intended, list the legal ones: of many, those like it."""
     names = sorted(legal)
-    close = difflib.get_close_matches(str(given), names, n=1)
+    close = difflib.get_close_matches(str(given), names, n=_CLOSE)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    shown = names if len(names) <= _SHOWN else difflib.get_close_matches(str(given), names, n=_SHOWN // 3, cutoff=0.0)
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return f"unknown {what} {str(given)!r}{hint}; legal: {', '.join(shown) or 'none'}{more}"
+    if len(names) > _SHOWN:
+        alike = f", {', '.join(close)} among them" if close else ""
+        return f"unknown {what} {str(given)!r}{hint}; {len(names)} are legal{alike}"
+    return f"unknown {what} {str(given)!r}{hint}; legal: {', '.join(names) or 'none'}"

@@ -156,12 +156,7 @@ def read_regular(path: Path) -> bytes:
 def read_at_most(path: Path, most: int, hint: str = "") -> bytes:
     """Read a file that others may have written, whole.
 
-    Args:
-        path: the file.
-        most: its largest size, bytes.
-        hint: the end of the message if it cannot be read.
-
-    Raises ConfigError if it is larger or unreadable.
+    Raises ConfigError if it is larger than `most` bytes or unreadable, then with `hint` at the end of the message.
     """
     try:
         with open_regular(path) as file:
@@ -206,6 +201,9 @@ def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> 
             with new.open("rb") as file:
                 os.fsync(file)
         new.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a write to a full disk names none
+        raise
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)

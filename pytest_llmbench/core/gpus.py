@@ -97,7 +97,7 @@ def may_be_gpu(model: str, declared: str) -> bool:
 
 
 def _words_of_gpu(name: str) -> list[str]:
-    """The words of a GPU's name from its model on, which is the first with a digit: the vendor is before it."""
-    words = re.findall(r"[a-z0-9.+]+", name.lower())
+    """The words of a GPU's name from its model on, the first with a digit. `NVL72` is how many GPUs NVLink joins."""
+    words = [word for word in re.findall(r"[a-z0-9.+]+", name.lower()) if not re.fullmatch(r"nvl\d+", word)]
     first = next((number for number, word in enumerate(words) if re.search(r"\d", word)), 0)
     return words[first:] or [name]

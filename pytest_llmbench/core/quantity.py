@@ -157,13 +157,7 @@ class Quantity:
         return hash((self.dimension, self.base))
 
     def meets(self, op: Literal[">=", ">", "<=", "<"], bound: Quantity, between: BetweenRuns | None = None) -> bool:
-        """True if `self op bound` holds.
-
-        Args:
-            op: the comparison.
-            bound: the other side of it.
-            between: how runs of one system differ, for a measured number with an interval.
-        """
+        """True if `self op bound` holds; `between` is how runs of one system differ, for a number with an interval."""
         del between
         distance = self._check(bound)
         return {">=": distance >= 0.0, ">": distance > 0.0, "<=": distance <= 0.0, "<": distance < 0.0}[op]

@@ -16,5 +16,7 @@ _CONTROLS = re.compile(
 
 def harmless(text: str) -> str:
     """A text without control sequences: control characters are written as escapes, as in Python."""
+    if text.isprintable():  # as nearly all are; no control character is printable
+        return text
     plain = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), plain)

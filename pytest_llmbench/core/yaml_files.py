@@ -33,7 +33,16 @@ def read_yaml_value(path: Path) -> Any:
             return _parse(file.read(_LARGEST_BYTES + 1))
     # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
     except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    """The message of an error of `read_yaml_value` in one line, with the lines of the file."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        began = error.context_mark and f" ({error.context} from line {error.context_mark.line + 1})"
+        place = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+        return f"{place}: {error.problem}{began or ''}"
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _parse(text: bytes) -> Any:

@@ -109,7 +109,7 @@ def _copy(source: BinaryFile, size: int, sink: BinaryFile | None, too_short: str
 
 def _expect(source: BinaryFile, wanted: bytes, name: str) -> None:
     if source.read(len(wanted)) != wanted:
-        raise BundleError(f"the bundle was altered at {name}: bytes between its files are not those they must be")
+        raise BundleError(f"the bundle was altered at {name}: bytes between its files were changed")
 
 
 def _padding(size: int) -> bytes:

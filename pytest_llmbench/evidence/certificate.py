@@ -154,7 +154,7 @@ def _row_of_check(session: RecordedSession, check: str, reference: Reference) ->
     digests, row = _digests(session, [record]), partial(row, hosts=record.hosts)
     readings = [reading for bound, reading in bounded_readings(record, session) if bound.name == reference.name]
     if not readings:
-        reason = "it measured nothing that this bound is for, on this machine"
+        reason = "it has no measurement for this bound on this machine"
         return row(reason=reason, sha256=digests)
     missed = [reading for reading in readings if reference.missed_by(reading.quantity) is not None]
     state, reason = record.state(None)

@@ -132,7 +132,7 @@ def measure_change(pair: NumberPair, *, shared: Scatter | None = None, alpha: fl
             return replace(change, reason=reason)
     own = pair.scatter
     if pair.usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
-        reason = f"runs on CPUs and of scale smoke scatter: it takes {LEAST_PAST} earlier runs to know by how much"
+        reason = f"runs on CPUs and at scale smoke scatter: {LEAST_PAST} earlier runs are needed"
         return replace(change, reason=reason)
     measured = [row for row in past if _error(row) is not None]
     alike = measured if len(measured) >= LEAST_PAST else before

@@ -147,11 +147,11 @@ def read_series(
         numbers = connection.column("SELECT id FROM llmbench_series WHERE recipe = :recipe", recipe=recipe)
         if series is not None and numbers:
             if series not in numbers:
-                raise ConfigError(unknown(f"series of {recipe}", str(series), map(str, numbers)))
+                raise ConfigError(f"recipe {recipe}: {unknown('series', str(series), map(str, numbers))}")
             numbers = [series]
         if not numbers:
             known = connection.column("SELECT DISTINCT recipe FROM llmbench_series")
-            raise ConfigError(unknown("recipe of the history", recipe, known))
+            raise ConfigError(f"history {history.shown}: {unknown('recipe', recipe, known)}")
         newest = "" if last is None else f"LIMIT {last}"
         rows = connection.rows(
             "SELECT r.session, r.name AS run, m.time, m.value, m.unit, m.low, m.high, m.better, "
@@ -164,9 +164,8 @@ def read_series(
         )  # fmt: skip
         if not rows:
             names = "SELECT DISTINCT name FROM llmbench_metrics WHERE series IN :numbers"
-            raise ConfigError(
-                unknown(f"metric of {recipe} in the history", metric, connection.column(names, numbers=numbers))
-            )
+            known = connection.column(names, numbers=numbers)
+            raise ConfigError(f"history {history.shown}: recipe {recipe}: {unknown('metric', metric, known)}")
     return [SeriesPoint(**row) for row in reversed(rows)]
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
-from math import isclose, isfinite
+from math import inf, isclose, isfinite
 
+from pytest_llmbench.core.durations import CUT_OFF, parse_minutes
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Verdict
@@ -100,6 +101,10 @@ def _check_times(record: RunRecord) -> Iterator[str]:
         and seconds > abs(times.ended - times.submitted) + _CLOCK_S
     ):
         yield f"steps: they add up to {seconds:.6g} s, but the timings to {times.ended - times.submitted:.6g} s"
+    end, limit_s = record.recipe.end, _limit_s(record.cut_off or "")
+    early = end != "time_limit" or record.took_s + _CLOCK_S < limit_s
+    if record.cut_off is not None and record.replayed is None and early:
+        yield f"cut_off: {record.cut_off}, but recipe.end is {end}, and it took {record.took_s:.6g} s"
     in_steps = record.outside_steps.get("steps_s")
     if in_steps is not None and not isclose(in_steps, seconds, rel_tol=_SAME):
         yield f"outside_steps.steps_s: {in_steps}, but the steps add up to {seconds}"
@@ -114,6 +119,14 @@ def _check_times(record: RunRecord) -> Iterator[str]:
         longest = max(sums.seconds for sums in own.values())
         if not isclose(longest, seconds, rel_tol=_SAME_TIME):
             yield f"rank_info: the steps of the slowest rank add up to {longest} s, but steps to {seconds} s"
+
+
+def _limit_s(cut_off: str) -> float:
+    """The seconds after which a session ended a run; 0 where Slurm did, and infinity for a damaged text."""
+    _, own, limit = cut_off.partition(CUT_OFF)
+    with suppress(ConfigError):
+        return 60.0 * parse_minutes(limit) if own else 0.0
+    return inf
 
 
 def _check_early(record: RunRecord) -> Iterator[str]:

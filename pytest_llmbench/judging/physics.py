@@ -41,7 +41,6 @@ LAW: Mapping[str, Tier] = {
     "host_copy": Tier(0.84, 0.90, 0.77),  # headers of packets of 256 B
     "c2c_to_device": Tier(0.80, 0.85, 0.75),
     "c2c_to_host": Tier(0.67, 0.85, 0.75),
-    "peer": Tier(0.87, 0.90, 0.80),
     "ring": Tier(0.94, 0.85, 0.75),
     "ring_of_two": Tier(0.94 * 0.88, 0.85, 0.75),
     # NVLS: algorithm bandwidth is a constant share of the line rate, from 5 to 72 GPUs within 3 %.
@@ -208,14 +207,6 @@ def expect_host_copy(gen: int | None, width: int | None, *, c2c: bool = False, t
     if not (peak := rate_of_pcie(gen, width)):
         return unknown("PCIe generation", gen)
     return _expect("host_copy", peak, "GB/s", f"PCIe {gen}.0 ×{width} = {peak:.1f} GB/s")
-
-
-def expect_peer_copy(version: int | None, links: int) -> PhysicsResult:
-    """A copy from one GPU to another, one way, over NVLink."""
-    rate = NVLINK.get(version or 0)
-    if rate is None:
-        return unknown("NVLink", version)
-    return _expect("peer", rate * links, "GB/s", f"{links} NVLinks × {rate:g} GB/s")
 
 
 def expect_in_domain(collective: str, gpus: int, inside: Links) -> PhysicsResult:

@@ -57,27 +57,28 @@ def measurement_of_record(record: RunRecord) -> Measurement:
     return measurement_of(record.recipe, series, gpus=record.gpus, early=record.early)
 
 
-def differences(where: str, kept: Any, computed: Any, *, words: bool = False) -> Iterator[str]:
+def differences(where: str, kept: Any, computed: Any, *, words: bool = False, whole: bool = False) -> Iterator[str]:
     """Yield how a kept value of a record, of any type, differs from the one computed again from the logs, part by part.
 
-    `where` names the value in the messages; with `words`, the same version is known to have written it.
+    `where` names the value in the messages; with `words`, this version may have written it; with `whole`, it is known
+    to, so that no field is missing.
     """
     if isinstance(kept, list | tuple) and isinstance(computed, list | tuple):
         if len(kept) != len(computed):
             yield f"{where}: the record has {len(kept)} of them, the log {len(computed)}"
         for number, (one, other) in enumerate(zip(kept, computed, strict=False), 1):
-            yield from differences(f"{where}[{number}]", one, other, words=words)
+            yield from differences(f"{where}[{number}]", one, other, words=words, whole=whole)
         return
     parts, others = _parts(kept), _parts(computed)
     if parts is None or others is None:
         if not same(kept, computed):
             yield _difference(where, kept, computed)
         return
-    for name in sorted(_written(kept) or {*parts, *others}):
+    for name in sorted((not whole and _written(kept)) or {*parts, *others}):
         if name in _WORDS and isinstance(kept, BaseModel) and not words:
             continue
         if name in parts and name in others:
-            yield from differences(f"{where}.{name}", parts[name], others[name], words=words)
+            yield from differences(f"{where}.{name}", parts[name], others[name], words=words, whole=whole)
         else:
             yield _difference(f"{where}.{name}", parts.get(name, "nothing"), others.get(name, "nothing"))
 

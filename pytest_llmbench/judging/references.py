@@ -74,7 +74,7 @@ def _as_floor(reference: Reference, gpu: str, device: str, statistic: Statistic,
     if reference.applies_to is None or reference.applies_to.gpus is None:
         return "it names no number of GPUs"
     if (own := published(gpu)) is None or (its := published(device)) is None:
-        return f"nothing published of {gpu if own is None else device} is known here"
+        return f"no data sheet of {gpu if own is None else device} is in llmbench"
     if less := its.weaker_in(own, precision):
         return "; ".join(less)
     return reference.model_copy(update={"at_least": None, "at_most": None, demand: bound, "floor": True})

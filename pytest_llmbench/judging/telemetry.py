@@ -122,7 +122,7 @@ def gaps(ranks: Sequence[GpuTelemetry], gpus: int) -> list[str]:
         if telemetry.gpu is not None:
             shared.setdefault(telemetry.gpu, []).append(telemetry.rank)
     return [
-        *([f"{len(ranks)} ranks tell of {gpus} GPUs"] if ranks and len(ranks) != gpus else []),
+        *([f"{len(ranks)} ranks report {gpus} GPUs"] if ranks and len(ranks) != gpus else []),
         *(f"{_named(numbers)} share {gpu}" for gpu, numbers in shared.items() if len(numbers) > 1),
         *(f"{_named(numbers)}: {gap}" for gap, numbers in reasons.items()),
     ]

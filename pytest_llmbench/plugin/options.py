@@ -344,9 +344,7 @@ def loaded_by_conftest(manager: pytest.PytestPluginManager) -> bool:
 def left_out_lines(config: pytest.Config, *, used: bool) -> list[str]:
     """Name the short forms that belong to others, and what to write in their place.
 
-    Args:
-        config: pytest's.
-        used: whether to do so where the command line has one of them, whose user may have meant ours, or else.
+    `used` decides whether to do so where the command line has one of them, whose user may have meant ours, or else.
     """
     forms: tuple[str, ...] = config.stash.get(_LEFT_OUT, ())
     words = {str(word).partition("=")[0] for word in config.invocation_params.args}

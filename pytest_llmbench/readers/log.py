@@ -161,7 +161,11 @@ class _Collected:
         for self._file, path in enumerate(files):
             first = list(islice(read_lines(path), _SAMPLE))
             last = last_lines(path)[-_SAMPLE:] if len(first) == _SAMPLE else first
-            self._prefix = find_shared_prefix([line.text for line in (*first, *last)])
+            sample = (*first, *last)
+            self._prefix = find_shared_prefix([line.text for line in sample])
+            if not self._prefix.ends and len({bool(line.source) for line in sample}) > 1:
+                # A launcher's prefix is left on some lines, as on those that pdsh prints of a text with an indent.
+                self._prefix = find_shared_prefix([f"{line.source} {line.text}".lstrip() for line in sample])
             yield from map(self._label, read_lines(path, needles))
 
     def texts(self, line: Line) -> Iterator[str]:

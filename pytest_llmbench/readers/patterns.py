@@ -13,7 +13,7 @@ _LONGEST = 1000
 _LOGGED, _REPORTS, _WORDS = 1, 3, 4
 # The level of a logged message, after times, hosts and ranks. A level decides, even if the text contains other words.
 _LEVEL = re.compile(
-    r"(?P<mild>\b(?:WARN(?:ING)?|INFO(?!: (?:task|rcu))|DEBUG|NOTICE|TRACE)\b(?![=_-])|[Ww]arning:"
+    r"(?P<mild>\b(?:WARN(?:ING)?|INFO(?!: (?:task|rcu))|DEBUG|NOTICE|TRACE)\b(?![=_-])|[Ww]arning ?:|warnings\.warn\("
     r"|\b[Ll]evel=\W?(?:warn|info|debug)|(?:^|[\[\s])[WID](?:\d{4} [\d:]|[\d :.]{0,30}\w+\.(?:cpp|cc|py):\d)"
     r"|\[NeMo [WID] |\s[EWI] (?:tensorflow|external)/)"
     r"|(?P<grave>\b(?:ERROR|FATAL|CRITICAL|PANIC|SEVERE|BUG)\b(?![=_-]| (?:rate|count))"
@@ -26,62 +26,82 @@ _FAILURE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|ExceptionGroup)(?:\(\w+\))?(?::\s|\s*$)"
     r"|(?:[a-z_]\w*\.)*(?:exc|errors?|\w*exceptions?)\.[A-Z]\w*(?:\(\w+\))?(?::\s|\s*$)"
     r"|(?:[a-z_]\w*\.)+[A-Z]?\w{0,30}(?:Bad|Broken|Expired|Fail|Timeout|Abort|Invalid|Unsupported|Killed|Missing|NotFound)"
-    r"\w{0,30}: |SystemExit: |\s+what\(\): +\S"
+    r"\w{0,30}: |(?:[\w./-]+: )?[A-Z]\w{1,40}NotFound\w{0,9}: |SystemExit: |\s+what\(\): +\S"
     r"|(?:[\w./-]+: )?(?:fatal )?error: "  # argparse, Slurm, compilers, loaders of data
+    r"|(?:StopIteration|StopAsyncIteration|GeneratorExit|SystemExit)\s*$"
     r"|Exception: |Exception in thread |Fatal Python error: |(?:CUDA|HIP) out of memory"
-    r"|terminate called (?:after throwing|without an active)"
+    r"|(?:[\w./+-]+: )?(?:terminate called|terminating due to|pure virtual method called|double free)"
     r"|(?:[\w./-]+: )?(?:Memory access fault by GPU|(?:CUDA|HIP|NCCL|RCCL) error\b|HSA_STATUS_ERROR)"
     r"|(?:[\w./-]+: )?error while loading shared libraries|MPI_ABORT was invoked"
     # glibc, as it aborts
-    r"|(?:[\w./-]+: )?(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w|double free or corruption"
+    r"|(?:[\w./-]+: )?(?:(?:free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w"
     r"|corrupted (?:size|double-linked)|\*\*\* (?:stack smashing|buffer overflow|glibc) detected"
     r"|.{1,300}[]:] Assertion .{1,300} failed)"  # of C, and of a kernel on a GPU
     r"|\[[\w.-]+:\d+\] \*\*\* An error occurred in MPI_|mpirun noticed that process |(?:docker: )?Error response "
     r"|Assertion failed: |Exception raised from |DataLoader worker \(pid|(?:Failed: )?Cuda error "
     r"|(?:[\w./-]+: )?(?:line \d+: +)?(?:\d+ )?"  # a shell, of the signal that ended a program
-    r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|[Kk]illed|Aborted|Terminated)"
-    r"(?: +\(core dumped\)|\s*$|\s{2})",
+    r"(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|[Kk]illed|Aborted|Terminated|Hangup"
+    r"|Alarm clock|User defined signal \d|Bad system call|Virtual timer expired)(?: +\(core dumped\)|\s*$|\s{2})",
     re.ASCII,
 )
 # A signal, the kernel's killer of processes, or a library's code, anywhere in a line.
 _KILLED = re.compile(
     r"\bSIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL)\b|Segmentation fault|Caught signal \d|\*\*\* Process received signal"
-    r"|oom[-_]kill|\(core dumped\)|: Killed process \d|\bsegfault at |NVRM: Xid \("
-    r"|\b(?:CUDA|CU[A-Z]{2,6}|HIP[A-Z]*|NVML)_(?:ERROR|STATUS)_(?!SUCCESS|NO_DEVICE)[A-Z]",
+    r"|oom[-_]kill|OOMKilled|\(core dumped\)|\bdumped core|: Killed process \d|\bsegfault at |\btrap \w+(?: \w+)* ip:"
+    r"|NVRM: (?:Xid \(|nvAssert)|detected stalls?\b|self-detected stall|\bOops: |\bend trace\b"
+    r"|\b(?i:(?:soft|hard) lockup)\b|\bNODE_FAIL\b|\bcudaError[A-Z]|\b(?:CUDA|CU[A-Z]{2,6}|HIP[A-Z]*|NVML"
+    r"|NVRTC)_(?:ERROR|STATUS)_(?!SUCCESS|NO_DEVICE)[A-Z]",
     re.ASCII,
 )
 # A program's report that another one ended, with the number of a signal or status other than 0.
 _ENDED = re.compile(
-    r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code|value)\b"
-    r"[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
+    r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code"
+    r"|value)\b[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
     r"|\breturned [1-9]\d{0,2} exit status|\bnon-?zero (?:exit|status|return)|\*\*\* .{1,200} Error [1-9]\d{0,2}\s*$"
     r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]|\brc=[1-9]",
     re.ASCII | re.IGNORECASE,
 )
 # Words of failure that a run may survive.
 _MAY_BE_HARMLESS = re.compile(
-    r"\b(?:fail(?:ed|ure|s)?|cannot|can(?:'|no)t|could(?:n't| not)|unable to|timed out|abort(?:ed|ing)?|panic(?:ked)?"
-    r"|crashed|died|hung|stalled|killed|terminated|evicted|revoked|rejected|refused|denied|forbidden|cancell?ed"
-    r"|interrupted|disconnected|expired|exceed(?:ed|s)|exhausted|shut down|giving up|gave up|(?:stuck|blocked) for"
-    r"|lost (?:co\w+|peer|node|worker)|was lost|(?:reset|closed) by|fallen off|taking .{0,40}down|low on resource"
+    r"\b(?:fail(?:ed|ure(?! (?:detection|handl|rate|toler))|s)?|cannot|can(?:'|no)t|could(?:n't| not)|unable to"
+    r"|timed out|abort(?:ed|ing)?|panic(?:ked)?|crash(?:ed|es|ing)|died|hung|stall(?:ed|s)|stuck|killed|terminated"
+    r"|evicted|preempted|revoked|rejected|refused|denied|forbidden|cancell?ed|interrupted|disconnected|expired"
+    r"|exceed(?:ed|s)|exhausted|shut down|giving up|gave up|blocked for|lost (?:co\w+|peer|node|worker|member\w+)"
+    r"|(?:is|are) missing|missing ranks?|went away|broken|unbound variable"
+    r"|(?:requires?|needs?|must) (?:a )?(?:reset|reboot|restart)|(?:reset|reboot) required|call trace|tainted|emask"
+    r"|containment|is not equal to|(?:Crash|Image)\w*BackOff|ErrImagePull|Create\w+Error|no socket interface"
+    r"|(?:is|was|has been|been) (?:probably )?(?:lost|locked|dead|down|gone)"
+    r"|(?:link|went|controller|service|server|node|nodes|host|them) down|compromised|bad (?:device|block|sector|page)"
+    r"|diverged|interruption|unauthorized|restricted|is too old|unavailable"
+    r"|no (?:CUDA|NVIDIA).{1,20}(?:available|detected|driver)|too many \w+|rate limit"
+    r"|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|on|for|from|reached))|(?:reset|closed|deleted) by"
+    r"|connection (?:to \S+ )?(?:closed|dropped)|fallen off|taking .{0,40}down|low on resource"
     r"|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?"
     r"|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?"
-    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION"
-    r"|exception by|general protection|not enough|insufficient|too many open files|quota|in use"
-    r"|out of (?:memory|resource|range|space|bounds|disk)"
-    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist|broken pipe"
-    r"|read-only file system|resource busy|service not known|(?:page|access) fault|(?:read|write|put|i/o) error"
-    r"|received (?:signal|SIG[A-Z]+)|SIG[A-Z]+ received|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exiting|stopp\w+|halt\w+)"
-    r"|\w+(?:error|exception)(?=\s*$)|with error \d+|errors?(?=[!,.\]]| #|:(?! ?\d)|\s*$"
-    r"| (?:executing|code|in|while|when|from|on|during|read|load|writ)))\b|\bNCCL WARN ",
+    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION|exception by"
+    r"|general protection|not enough|insufficient|quota|in use|out of (?:memory|resource|range|space|bounds|disk)"
+    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist"
+    r"|(?:file ?system|remounting .{0,40}) read-only|read-only file system|resource busy|service not known"
+    r"|(?:page|access) fault|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command"
+    r"|SIG[A-Z]+ (?:received|caught)|(?:is|found|became|detected)(?: now)? (?:nan|inf)|(?:deadlock|hang)s? detected"
+    r"|\w+(?:error|exception)(?=\s*$)|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
+    r"|errors?(?! (?:rate|count|correct|budget|toleran|handl|reporting|feedback|inject|checking|log|file|message|code 0"
+    r"|\d*\.\d)|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
 )
 # With one of these words a line reports a warning, a retry or a possibility, and not a failure.
 _HEDGED = re.compile(
-    r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*|instead"
-    r"|disabl\w+|deprecat\w+|optional\w*|may|might|if|will (?:be|use|not|result)|start\w* from|dlerror|installed"
-    r"|normally|successfully|allowed|git repository|File exists|ioctl for device)\b"
-    r"|\b(?:0|no|without) (?:\w+ )?(?:fail|err)|(?:fail|err)\w*(?: \w+)? ?[:=] ?0\b|\bOK\s*$| \.{3,} |^[ +]*\w+=",
+    r"\b(?:retry(?! (?:count|exceed))|retrying(?!.*giving up)|retries(?= \d)|fall\w* ?back|ignor\w+|skip\w*"
+    r"|instead(?! of)|recovered|resum(?:ed|ing)|re-?connected|restored|corrected|re-?established|succeeded|enabled|CE"
+    r"|(?:dropp|filter|remov|exclud|discard)(?:ed|ing) \d+|disabl\w+|deprecat\w+|optional\w*|may|might|if"
+    r"|will (?:be|use|not|result|abort)|start\w* from|dlerror|installed|normally|successfully|allowed|git repository"
+    r"|File exists|ioctl for device"
+    r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|not an) errors?)\b|[,;] (?:so |now "
+    r"|then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|start|assum|try)ing\b|fail[ -]?over"
+    r"|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err|un(?:healthy|correct|recover)|invalid|timeout|lost)"
+    r"|: No device found|module verification|\b0 of \d|error-free|^ *(?:[#+] |set -|if \[)|; .{0,40} is not |^df: "
+    r"|\bOK\s*$| \.{3,} |^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:=] ?0\b"
+    r"|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?|no(?:ne|t active)?|false|off|disabled|\[\])\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
@@ -104,22 +124,23 @@ _CUT_OFF = re.compile(
 
 
 # Every line about a failure or a time limit contains one of these.
-FAILURES = (
-    b"rror", b"ERROR", b"xception", b"nterrupt", b"xit", b"EXIT", b"ail", b"FAIL", b"bort", b"ABORT", b"illed", b"KILL",
-    b"erminat", b"TERMINAT", b"core dumped", b"SIG", b"ignal", b"oom", b"atal", b"FATAL", b"PANIC", b"panic", b"CRIT",
-    b"BUG", b"SEVERE", b"rash", b"died", b"hung", b"talled", b"victed", b"revoked", b"ejected", b"efused", b"enied",
-    b"orbidden", b"ancel", b"isconnected", b"xpired", b"xceed", b"xhausted", b" down", b"giving up", b"gave up",
-    b"stuck", b"blocked", b"lost", b"reset by", b"losed by", b"allen off", b"low on", b"ndefined", b"nresolved",
-    b"nsupported", b"nrecogni", b"ncompatible", b"nconsistent", b"ismatch", b"nvalid", b"llegal", b"alformed",
-    b"orrupt", b"ncorrectable", b"nrecoverable", b"nhealthy", b"nreachable", b"bnormal", b"nexpected", b"iolation",
-    b"esync", b"acktrace", b"raceback", b"protection", b"ut of ", b"ot enough", b"nsufficient", b"oo many", b"quota",
-    b"o module", b"o space", b"No such", b"ot found", b"not exist", b"ot responding", b"ot connected", b"ot permitted",
-    b"roken", b"ead-only", b"urce busy", b"not known", b"fault", b"annot", b"an't", b"ould not", b"ouldn't",
-    b"nable to", b"imed out", b"imeout", b"eturned", b"stopp", b"halt", b"level=", b"[E", b"[F", b"NeMo ", b"E1", b"F1",
-    b"HSA_STATUS", b"_STATUS_", b"Xid", b"MPI_", b"mpirun", b"NCCL WARN", b"Stale file", b"what(): ", b"(): ",
-    b"smashing", b"overflow", b"Bad", b"issing", b"DataLoader worker", b"ssert", b"rc=", b"in use",
-)  # fmt: skip
-_ANY = re.compile("|".join(re.escape(needle.decode()) for needle in FAILURES))
+_NEEDLES = (
+    "rror|ERROR|xception|nterrupt|xit|EXIT|ail|FAIL|bort|ABORT|illed|KILL|erminat|TERMINAT|core dumped|SIG|ignal|oom|"
+    "atal|FATAL|PANIC|panic|CRIT|BUG|SEVERE|rash|died|hung|talled|victed|revoked|ejected|efused|enied|orbidden|ancel|"
+    "isconnected|xpired|xceed|xhausted| down|giving up|gave up|blocked|lost|reset by|allen off|low on|ndefined|"
+    "nresolved|nsupported|nrecogni|ncompatible|nconsistent|ismatch|nvalid|llegal|alformed|orrupt|ncorrectable|"
+    "nrecoverable|nhealthy|nreachable|bnormal|nexpected|iolation|esync|acktrace|raceback|protection|ut of |ot enough|"
+    "nsufficient|oo many|quota|o module|o space|No such|ot found|not exist|ot responding|ot connected|ot permitted|"
+    "roken|ead-only|urce busy|not known|fault|annot|an't|ould not|ouldn't|nable to|imed out|imeout|eturned|stopp|halt|"
+    "level=|[E|[F|NeMo |E1|F1|HSA_STATUS|_STATUS_|Xid|MPI_|mpirun|NCCL WARN|Stale file|(): |smashing|overflow|Bad|"
+    "issing|DataLoader worker|ssert|rc=|in use|StopIteration|StopAsync|pure virtual|double free|Hangup|Alarm clock|"
+    "User defined|Virtual timer|dumped core|trap |stall|ockup|OCKUP|probably|ompromised|bad |iverged|oo Many|"
+    "rate limit|is nan|is inf|DOWN| dead| gone|Lost |ANCEL|No route|went away|reempted|tuck|unbound|equires|equired|"
+    "Call Trace|end trace|ainted|Emask|ontainment|not equal|BackOff|Oops|Down|NotFound|detected|too old|found NaN|"
+    "NVIDIA driver|estricted|nauthorized|leted by|losed|GPUs are|No device|no socket"
+)
+FAILURES = tuple(map(str.encode, _NEEDLES.split("|")))
+_ANY = re.compile("|".join(map(re.escape, _NEEDLES.split("|"))))
 
 
 def number(text: str) -> float | None:

@@ -5,10 +5,12 @@ Logs are left to `replay`, which computes the record again; everything else is c
 
 import datetime as dt
 import json
+import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
+from math import nan
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -21,24 +23,28 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import JobTraces, Judgement, Record, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.record.series import EarlyVerdict
 from pytest_llmbench.core.wire import layout
-from pytest_llmbench.core.wire.driver import CommandTask
+from pytest_llmbench.core.wire.driver import CommandTask, read_report
+from pytest_llmbench.core.wire.fault import strikes
 from pytest_llmbench.core.wire.foreign import REDACTED
 from pytest_llmbench.core.wire.task import LaunchedTask, Task
 from pytest_llmbench.engines.base import known_statistics
 from pytest_llmbench.judging.contradictions import contradictions
 from pytest_llmbench.judging.recount import same
-from pytest_llmbench.session.folder import KeptSystem, read_events, read_plan
+from pytest_llmbench.session.folder import KeptSystem, read_events, read_plan, record_files
 from pytest_llmbench.session.journal.journal import JournalEvent, digests_of_file
 from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
 T = TypeVar("T")
-# Values of a record that cannot be compared, as no other file of the session contains them, with the reason. Reports of
+# Edits of a record that are not found, as no other file of the session tells of them, with the reason. Reports of
 # checks that read files on the nodes cannot be made again either (`CheckNotKeptError`).
 UNCHECKED: Mapping[str, str] = {
     "made_by.user": "a login name for people",
     "token": "of a check: its jobs have it as a comment",
     "gpus_per_node": "of a check: as the command line or the system's file asked",
+    "cut_off added": "that Slurm ended a run at its limit, to one of a recipe that is meant to be: only the job knew",
+    "failed_launches left out": "one that Slurm did not answer is repeated without a word, and has the same lines",
+    "lost_nodes left out": "of the last attempt: other runs have it in avoided_nodes only if they began later",
 }
 # The record is concluded, from all logs, between the end of a run and its line of the journal; clocks may be set.
 _CONCLUDED_S = 600.0
@@ -46,6 +52,7 @@ _CONCLUDED_S = 600.0
 _AS_TEXT = {"measured", "at_least", "at_most"}
 # Times as text are cut off after milliseconds.
 _MS = 0.0011
+_LOST = re.compile(rb'"lost_nodes":\s*\["')
 _DECIDED = ("planned", "look", "looks", "alpha", "decided")
 
 
@@ -75,7 +82,8 @@ class Agreement:
         return _read_or_none(lambda: read_plan(self.folder))
 
     @cached_property
-    def _runs(self) -> Mapping[str, RunSpec]:
+    def planned(self) -> Mapping[str, RunSpec]:
+        """The runs of the plan by key."""
         return {run.key: run for run in self.plan.runs} if self.plan is not None else {}
 
     @cached_property
@@ -99,6 +107,21 @@ class Agreement:
     def _live(self) -> LiveSnapshot | None:
         return _read_or_none(lambda: read_snapshot(self.folder))
 
+    @cached_property
+    def _attempts(self) -> list[RunRecord]:
+        """The attempts at runs that others followed."""
+        return [*_read_all(self.folder.glob(f"{layout.SUPERSEDED}/*/{layout.RECORD}"))]
+
+    @cached_property
+    def _losses(self) -> list[RunRecord]:
+        """Runs and attempts that lost nodes."""
+        runs = _read_all(path for path in record_files(self.folder, "run") if _LOST.search(read_regular(path)))
+        return [record for record in (*runs, *self._attempts) if record.lost_nodes]
+
+    def _process(self, at: float | None) -> int:
+        """Number of the process that had the session at a Unix time: after `--resume` it is another one."""
+        return sum(event.at <= (at or 0.0) for event in self._events or () if event.event == "began")
+
     def _judged(self, record: Record) -> list[Judgement]:
         """The verdicts of tests of the plan: groups of nodes and the history have verdicts of their own."""
         declared = {test.test for test in self.plan.tests} if self.plan is not None else set()
@@ -109,6 +132,8 @@ class Agreement:
             yield f"the record contradicts itself: {text}"
         if (record.replayed is not None) != (record.cluster == "replay"):
             yield f"the record contradicts itself: replayed: {record.replayed}, but cluster is {record.cluster}"
+        if record.as_recorded is not None and record.replayed is None:
+            yield f"the record contradicts itself: as_recorded: {record.as_recorded}, but replayed is None"
 
     def _of_system(self, record: Record) -> Iterator[str]:
         if self.kept is not None and (name := self.kept.system.name) != record.system:
@@ -128,7 +153,7 @@ class Agreement:
     def _of_plan(self, record: RunRecord) -> Iterator[str]:
         if self.plan is None:
             return
-        planned = self._runs.get(record.key)
+        planned = self.planned.get(record.key)
         if planned is None:
             yield f"{layout.PLAN}: it does not have this run"
             return
@@ -139,10 +164,41 @@ class Agreement:
             ]
             what = "; ".join(fields) or "its references, or words for people"
             yield f"{layout.PLAN}: the recipe in its record is not the one in the plan of the session: {what}"
-        asked = planned.early or (planned.replayed and planned.replayed.early)
+        told = planned.replayed
+        if (record.replayed is None) != (told is None):
+            yield f"{layout.PLAN}: its logs are {told and told.logs}, and the record has replayed: {record.replayed}"
+        elif told is not None:
+            kept = {name: getattr(told, name) for name in ("hosts", "cut_off", "early", "as_recorded", "nodes")}
+            kept |= {"replayed": str(told.logs), "run_token": told.token or record.run_token}
+            kept["simulated"] = told.simulated or strikes(told.logs) or record.simulated
+            yield from _compare(layout.PLAN, kept, dict(record))
+            yield from _compare_all(layout.PLAN, told.provenance, record.provenance)
+            if record.problem is None and (known := told.disagrees or (told.problem and told.problem.kind)):
+                yield f"{layout.PLAN}: its logs came with a problem, and the record has none: {known}"
+        asked = planned.early or (told and told.early)
         if record.early is not None and asked is None:
             yield f"{layout.PLAN}: no early verdict was asked for, and the record has one at step {record.early.look}"
         yield from _compare(layout.PLAN, {"repeat": planned.repeat, "look": planned.look}, dict(record))
+
+    def _of_attempts(self, record: RunRecord) -> Iterator[str]:
+        """Compare what a run suffered with its earlier attempts and the losses of others, in the same process."""
+        ended, submitted = record.timings.ended, record.timings.submitted
+        if record.replayed is not None or ended is None or submitted is None:
+            return
+        mine = self._process(ended)
+        for attempt in self._attempts:
+            if attempt.key != record.key or attempt.problem is None or self._process(attempt.timings.ended) != mine:
+                continue
+            where, why = f"{layout.SUPERSEDED}: {attempt.job_id}", f"{attempt.problem.kind}: {attempt.problem.message}"
+            if not any(same(kept, why) or same(why, kept) for kept in record.superseded):
+                yield f"{where}: this attempt is not in superseded: {why}"
+            if lost := {*attempt.lost_nodes} - {*record.lost_nodes}:
+                yield f"{where}: this attempt lost {min(lost)}, which is not in lost_nodes"
+        for loss in self._losses:
+            ended = loss.timings.ended or 0.0
+            unseen = {*loss.lost_nodes} - {*record.avoided_nodes, *record.hosts}
+            if unseen and self._process(ended) == mine and ended <= submitted:
+                yield f"{min(unseen)} was lost under {loss.key} before, and is not in avoided_nodes"
 
     def _of_metrics(self, record: RunRecord) -> Iterator[str]:
         """Compare the numbers of verdicts with the run's own, where it is judged alone."""
@@ -177,14 +233,18 @@ class Agreement:
         if concluded and not any(abs(late) <= _CONCLUDED_S for late in concluded):
             yield f"{name}: it was finished at Unix time {finished[-1].at:.0f}, by its record at {ended:.0f}"
         if events[-1].event == "ended":  # in a session that goes on, or was killed, lines may be missing
-            yield from self._of_whole_journal(record, events, {event.event for event in own})
+            yield from self._of_whole_journal(record, events, [event.event for event in own])
 
-    def _of_whole_journal(self, record: Record, events: Sequence[JournalEvent], own: Collection[str]) -> Iterator[str]:
+    def _of_whole_journal(self, record: Record, events: Sequence[JournalEvent], own: Sequence[str]) -> Iterator[str]:
         launched = isinstance(record, RunRecord) and record.job_id is not None
         due = ["submitting", "submitted", "finished"] if launched else ["finished"]
         missing = [] if events[0].event == "began" else ["began"]
         for line in (*missing, *(event for event in due if event not in own)):
             yield f"{layout.JOURNAL}: it lacks the line `{line}` of this {record.about}"
+        if isinstance(record, RunRecord):
+            known = launched + len(record.failed_launches) + len(record.superseded)
+            if (launches := own.count("submitting")) < known:
+                yield f"{layout.JOURNAL}: it has {launches} launches of this run, and the record {known}"
         verdicts = {event.name: event.verdict for event in events if event.event == "judged"}
         for judgement in self._judged(record):
             if (kept := verdicts.get(judgement.test, "no verdict")) != judgement.verdict:
@@ -209,7 +269,8 @@ class Agreement:
         if self._verdicts is None:
             return
         texts = _properties(record) | dict.fromkeys(("run_record", "health_record"), str(record.path))
-        facts = {"llmbench_version": record.made_by.llmbench_version} if record.made_by is not None else {}
+        texts["run_seconds"] = round(max(record.took_s, 0.0), 3) or None
+        facts = {"llmbench_version": record.made_by and record.made_by.llmbench_version}
         facts |= {name: texts[name] for name in ("system", "cluster", "allocation") if name in texts}
         yield from _compare(layout.VERDICTS, self._verdicts.facts, facts)
         declared = self._judged(record)
@@ -233,10 +294,15 @@ class Agreement:
         if began and record.session not in (sessions := {event.session or record.session for event in began}):
             yield f"{layout.JOURNAL}: it is of session {min(sessions)}, the record of {record.session}"
         if made_by is None:
+            if any(event.session for event in began):  # earlier versions did not sign
+                yield f"{layout.JOURNAL}: it says who began the session, and the record not who made it"
             return
+        asked = any(word.startswith("--llmbench-simulate") for word in made_by.command)
+        if asked and isinstance(record, RunRecord) and record.simulated is None:
+            yield f"made_by.command: {shlex.join(made_by.command)}, but simulated is {record.simulated}"
         for name, at in record.timings:
             text = getattr(made_by, name)
-            if (text is None) != (at is None) or (text and abs(dt.datetime.fromisoformat(text).timestamp() - at) > _MS):
+            if (text is None) != (at is None) or (text and not abs(_unix(text) - at) <= _MS):
                 yield f"made_by.{name}: {text}, but timings.{name} is {at}"
         by = made_by.host, made_by.command
         if began and by not in {(event.host, event.command) for event in began}:
@@ -251,14 +317,16 @@ class Agreement:
 
     def _of_launch(self, record: RunRecord) -> Iterator[str]:
         run = self.folder / layout.FOLDERS["run"] / record.key
-        if record.replayed is not None or record.problem is not None:
+        # One that was never launched, or that could not be, has no files, or those of a launch before.
+        if record.replayed is not None or (record.problem is not None and record.job_id is None):
             return
         try:
             yield from (*_of_early_end(run, record), *_of_job(run, record), *_of_task(run, record))
+            yield from _of_driver(run, record)
         except (LLMBenchError, ValidationError, OSError) as error:
             yield f"a file of its launch cannot be read: {str(error).partition(chr(10))[0]}"
 
-    _CHECKS_OF_RUNS: ClassVar = (_of_itself, _of_plan, _of_launch, _of_metrics)
+    _CHECKS_OF_RUNS: ClassVar = (_of_itself, _of_plan, _of_launch, _of_attempts, _of_metrics)
     _CHECKS: ClassVar = (_of_system, _of_judgements, _of_live, _of_journal, _of_verdicts, _of_made_by)
 
 
@@ -266,6 +334,12 @@ def _read_or_none(read: Callable[[], T]) -> T | None:
     with suppress(ConfigError, OSError):
         return read()
     return None
+
+
+def _read_all(paths: Iterable[Path]) -> Iterator[RunRecord]:
+    for path in paths:
+        if (record := _read_or_none(partial(RunRecord.read, path))) is not None:
+            yield record
 
 
 def _of_early_end(run: Path, record: RunRecord) -> Iterator[str]:
@@ -291,8 +365,9 @@ def _of_job(run: Path, record: RunRecord) -> Iterator[str]:
 def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
     if (task := read_task(run)) is None:
         return
-    shape: dict[str, object] = {"nodes": task.nodes, "ranks": task.nodes * task.ranks_per_node}
-    shape |= {"run_token": task.token} if record.run_token is not None else {}
+    shape = {"nodes": task.nodes, "ranks": task.nodes * task.ranks_per_node, "run_token": task.token}
+    if isinstance(task, Task):  # scripts of frameworks know nothing of a fault
+        shape["simulated"] = str(task.simulate) if task.simulate is not None else strikes(run)
     yield from _compare("the task of its launch", shape, {name: getattr(record, name) for name in shape})
     config = flatten(json.loads(json.dumps(task.config)) if isinstance(task, Task) else {})
     recipe = flatten(record.recipe.model_dump(mode="json", exclude={"references"}))
@@ -300,10 +375,29 @@ def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
     yield from _compare(layout.TASK, config, {name: recipe[name] for name in sorted(shared)})
 
 
+def _of_driver(run: Path, record: RunRecord) -> Iterator[str]:
+    """Compare the facts of a command's driver; a run that was given up while it went on has none of them."""
+    driver, kept, code = read_report(run), {}, "exit_code"
+    if record.problem is not None and record.device is None:
+        return
+    if driver is not None:
+        # One on a node that was lost may write its end later.
+        ended = driver.exit_code is not None and (record.problem is None or code in record.provenance)
+        kept = {**driver.provenance, **({code: str(driver.exit_code)} if ended else {})}
+        yield from _compare(layout.DRIVER, {"device": driver.device}, dict(record))
+    yield from _compare_all(layout.DRIVER, kept, record.provenance)
+
+
 def _compare(where: str, kept: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted(kept.keys() & due.keys()):
-        if not same(kept[name], due[name]):
+        if not same(due[name], kept[name]):
             yield f"{where}: {name}: it has {kept[name]}, the record {due[name]}"
+
+
+def _compare_all(where: str, kept: Mapping[str, str], due: Mapping[str, str]) -> Iterator[str]:
+    """Compare texts that have to be in both."""
+    names = dict.fromkeys((*kept, *due), "nothing")
+    yield from _compare(where, {**names, **kept}, {**names, **due})
 
 
 def _properties(record: Record) -> dict[str, Any]:
@@ -312,9 +406,15 @@ def _properties(record: Record) -> dict[str, Any]:
     for name, value in record:
         if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
             plain[name] = (",".join if name == "hosts" else "; ".join)(value) or None
-        elif isinstance(value, str | int):
+        elif isinstance(value, str | int) or type(record).model_fields[name].annotation == (str | None):
             plain[name] = value or None
     return plain
+
+
+def _unix(text: str) -> float:
+    with suppress(ValueError):
+        return dt.datetime.fromisoformat(text).timestamp()
+    return nan
 
 
 def _split(command: str) -> list[str]:

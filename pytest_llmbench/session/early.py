@@ -43,7 +43,7 @@ def early_plan(run: RunSpec, tests: Sequence[Declared], settings: Settings) -> E
     elif recipe.end != "steps":
         reason = "it is meant to be cut off at its time limit"
     elif settings.cluster == "debug":
-        reason = "with --cluster debug nothing looks at it before it is over"
+        reason = "with --cluster debug, no look comes before its end"
     elif looks(recipe.steps, recipe.warm_up.steps) == (recipe.steps,):
         reason = f"its {recipe.steps} steps are too few for a look before the last one"
     elif portable:

@@ -11,7 +11,7 @@ from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 from pytest_llmbench.cluster.system import System, published_tflops
-from pytest_llmbench.core.durations import format_minutes
+from pytest_llmbench.core.durations import CUT_OFF, format_minutes
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Metric, Problem, ProblemKind, RunIdentity, RunOutcome, RunRecord
@@ -72,12 +72,12 @@ class Outcome(Evidence):
         return f"the run had reached step {step} of {self.recipe.steps}"
 
 
-def cut_off(recipe: Recipe, status: JobStatus, ended_by_us: Problem | None) -> str | None:
-    """How a run that is meant to be cut off at its time limit ended; None if it ended otherwise."""
+def cut_off(recipe: Recipe, limit_min: int, status: JobStatus, ended_by_us: Problem | None) -> str | None:
+    """How a run that is meant to be cut off at its time limit, in minutes, ended; None if it ended otherwise."""
     if recipe.end != "time_limit":
         return None
     if ended_by_us is not None and ended_by_us.kind == "time_limit":
-        return f"ended at its time limit of {format_minutes(recipe.time_limit)}"
+        return f"{CUT_OFF}{format_minutes(limit_min)}"
     return "Slurm ended it at its time limit" if status.state is JobState.TIMEOUT else None
 
 

@@ -29,6 +29,8 @@ from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
 AnyKept = TypeVar("AnyKept", bound=Record)
 
 _LARGEST = 512 << 20
+# Bytes of the files whose records stay in memory, which takes some ten times as much.
+_MOST_KEPT = 16 << 20
 # Facts of a system that its session keeps.
 _OF_SYSTEM = ("name", "cluster", "gpus_per_node", "cpu_ranks_per_node", "gpu", "network", "validation")
 _BEGAN = b'"event":"began"'
@@ -59,25 +61,22 @@ class KeptSystem(Document):
 
 
 class Records(Mapping[str, AnyKept]):
-    """Records by name, each read when it is asked for: those of thousands of runs need much memory."""
+    """Records by name; one that is None is read when it is asked for: those of thousands of runs need much memory."""
 
-    def __init__(self, read: Callable[[str], AnyKept], names: Iterable[str]) -> None:
-        self._read = read
-        self._names = dict.fromkeys(names)
+    def __init__(self, read: Callable[[str], AnyKept], records: Mapping[str, AnyKept | None]) -> None:
+        self._read, self._records = read, records
 
     def __getitem__(self, name: str) -> AnyKept:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._read(name)
+        return self._records[name] or self._read(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._records
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._records)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._records)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,7 +281,8 @@ def _readable_records(
     """The readable records of a kind, those that were planned first; reasons for the others go into `broken`."""
     folder = path / layout.FOLDERS[kind.about]
     there = sorted(place.name for place in folder.iterdir() if place.is_dir()) if folder.is_dir() else []
-    readable = []
+    readable: dict[str, AnyKept | None] = {}
+    room = _MOST_KEPT
     for name in dict.fromkeys([*planned, *there]):
         file = folder / name / layout.RECORD
         try:
@@ -295,7 +295,8 @@ def _readable_records(
         if record.name != name:
             broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
         else:
-            readable.append(name)
+            room -= file.stat().st_size
+            readable[name] = record if room >= 0 else None
     return Records(lambda name: kind.read(folder / name / layout.RECORD), readable)
 
 

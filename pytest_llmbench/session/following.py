@@ -142,7 +142,8 @@ class Follower:
         return Outcome(
             recipe=recipe, topology=run.topology, hosts=active.job.hosts, folder=folder, job=active.job, status=status,
             series=series, driver=driver, device=driver.device if driver else None, wall_s=wall_s,
-            ended_by_us=active.cancelled, cut_off=cut_off(recipe, status, active.cancelled),
+            ended_by_us=active.cancelled,
+            cut_off=cut_off(recipe, run.place.time_limit_min, status, active.cancelled),
             early=active.looking.result(series, wall_s) if active.looking is not None else None,
             restarted=() if done(series, driver, run.topology) else self._restarted(active),
             origin=Origin(token=self.session.run_token(run.key), launched=active.submitted, ended=ended),
@@ -255,11 +256,11 @@ class Follower:
         ranks = active.run.engine.read(folder, recipe).ranks
         first_step = min((info.steps.began for info in ranks if info.steps is not None), default=0.0)
         if pause := longest_pause(folder, first_step):
-            return f"Slurm does not report it, but {pause[0]} stood still for {pause[1]:.0f} s"
+            return f"Slurm does not report it, but {pause[0]} paused for {pause[1]:.0f} s"
         if seconds is None and active.watch is not None:
             self.say(
                 f"run {active.run.key}: Slurm does not report whether its job {job.id} was suspended; none of its "
-                "processes saw itself stand still"
+                "processes measured a pause"
             )
         return ""
 

@@ -185,11 +185,7 @@ def outlook(
 ) -> tuple[list[str], bool]:
     """Foresee the verdicts of a run: lines for people, and whether one may be on its speed.
 
-    Args:
-        run: the run.
-        tests: its tests.
-        settings: of the session.
-        left_out: references of its recipe's file that have no test here, being for other machines.
+    References in `left_out` have no test here, as they are for other machines.
     """
     recipe, judged, sources = run.recipe, list[str](), list[str]()
     elsewhere = {reference.name: reference for reference in left_out}

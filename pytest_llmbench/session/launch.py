@@ -143,7 +143,8 @@ class Launcher:
             return FinishedJob(socket.gethostname(), f"in this process: {called}", run_here(request, function, folder))
         if self.settings.cluster == "local":
             submitted = submit_local(request, function.__module__, folder)
-            return LocalJob(submitted, socket.gethostname(), f"submitit local: {called}", driven=processes.driven)
+            errors = request.folder / layout.LAUNCHER
+            return LocalJob(submitted, f"submitit local: {called}", errors, driven=processes.driven)
         if holder is None:
             return self._submit(request, function, folder)
         make_folder(request.folder)

@@ -79,7 +79,7 @@ class Law:
             for name, kept, due in recipe_differences(ran, today.on(topology))
         ]
         if (due := self.nodes(today)) not in {None, topology.nodes}:
-            words = f"nodes: it ran on {topology.nodes}, and was to run on {due}; --nodes gives another number"
+            words = f"nodes: it ran on {topology.nodes}, and should have run on {due}; --nodes gives another number"
             differences.insert(0, words)
         more = [f"and {len(differences) - _MOST_SHOWN} more"] if len(differences) > _MOST_SHOWN else []
         return "; ".join([*differences[:_MOST_SHOWN], *more])

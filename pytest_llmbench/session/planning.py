@@ -41,13 +41,8 @@ def describe(
 ) -> tuple[list[str], bool]:
     """Describe a plan: each job with script and node-hours, the sum, and whether such a session could pass.
 
-    Args:
-        plan: runs and checks.
-        settings: of the session.
-        session: the session, which begins nothing.
-        left_out: references of each recipe that have no test here, being for other machines.
-        required: whether a run without a verdict on its speed fails the session.
-        session_min: longest wall clock of the session, minutes; None for any.
+    References in `left_out` have no test here, as they are for other machines. With `required`, a run without a verdict
+    on its speed fails the session. `session_min` is the longest wall clock of the session, minutes; None for any.
     """
     runs = plan.runs
     steps = [counted(len(plan.checks), "check")] if plan.checks else []

@@ -14,7 +14,17 @@ from pytest_llmbench.workloads.node.secret_filter import is_secret, printable, r
 
 # What of a record others wrote: frameworks, ranks, launchers, Slurm; nodes.
 _FOREIGN = {
-    "run": {"problem", "unreadable", "rank_info", "cut_off", "device", "versions", "provenance"},
+    "run": {
+        "problem",
+        "unreadable",
+        "rank_info",
+        "cut_off",
+        "device",
+        "versions",
+        "provenance",
+        "superseded",
+        "failed_launches",
+    },
     "check": {"report"},
 }
 _AnyRecord = TypeVar("_AnyRecord", bound=Record)

@@ -98,6 +98,8 @@ def find_replays(folder: Path, recipes: Mapping[str, Recipe], settings: Settings
         raise ConfigError(f"--replay {folder}: {what}: give a folder with the logs of a run in {given}/<recipe>/")
     refuse_special_files(folder)
     session = (folder / layout.FOLDERS["run"]).is_dir()
+    if not session and (folder / layout.FOLDERS["check"]).is_dir():
+        raise ConfigError(f"--replay {folder}: a session without runs: `llmbench report {folder}` shows its checks")
     if settings.as_recorded and not session:
         raise ConfigError(f"--replay as-recorded:{folder}: records of a session have recipes, and this folder has none")
     asked = settings.nodes_per_run or settings.nodes
@@ -168,8 +170,8 @@ def _find_nearest(
     fitting = [candidate.name for differences, candidate, _ in found if not differences]
     if len(fitting) > 1:
         raise ConfigError(
-            f"--replay: {logs} fits recipes {listed(fitting)}: what they differ in is not in the log: put it into "
-            f"{folder.parent}/<recipe>/, or more into {FACTS_FILE}"
+            f"--replay: {logs} fits recipes {listed(fitting)}: their difference is not in the log: put it into "
+            f"{folder.parent}/<recipe>/, or declare more in {FACTS_FILE}"
         )
     words = f"{recipe.name} of {len(candidates)} recipes of engine {recipe.engine}"
     given = f"the log gives {listed(sorted({claim.name for claim in series.claims}))}"
@@ -344,12 +346,15 @@ def differences_of_logs(agreement: Agreement, record: Record) -> list[str]:
     """How a record of a session differs from its logs, or answers; empty where these cannot be read."""
     if isinstance(record, HealthRecord):
         return differences_of_answers(record, agreement)
-    if not isinstance(record, RunRecord) or record.problem is not None or record.replayed is not None:
-        return []  # replayed logs lie elsewhere, and may be others by now
+    if not isinstance(record, RunRecord):
+        return []
     try:
         run, kept = agreement.folder / layout.FOLDERS["run"] / record.key, agreement.kept
+        facts = as_replayed(record, run) if record.replayed is None else _untouched_logs(agreement, record)
+        if facts is None:
+            return []
         system = kept.system if kept is not None else System(name="elsewhere", cluster="slurm")
-        again = recount(record.recipe, as_replayed(record, run), system)
+        again = recount(record.recipe, facts, system)
     except (LLMBenchError, OSError):
         return []
     if not (again.outcome.steps or again.outcome.rank_info or again.outcome.totals):
@@ -357,16 +362,38 @@ def differences_of_logs(agreement: Agreement, record: Record) -> list[str]:
     return differences_of_record(record, again, () if kept else _OF_SYSTEM)
 
 
+def _untouched_logs(agreement: Agreement, record: RunRecord) -> Replayed | None:
+    """The facts of a replayed run by its plan; None if its logs, which lie elsewhere, may be others by now."""
+    plan, planned = agreement.plan, agreement.planned.get(record.key)
+    if plan is None or plan.began is None or planned is None or planned.replayed is None:
+        return None
+    logs = planned.replayed.logs
+    links = (path for path in logs.parents if path.is_symlink())
+    times = (
+        path.stat(follow_symlinks=link).st_ctime for path in (logs, *logs.rglob("*"), *links) for link in (False, True)
+    )
+    return planned.replayed if max(times) < plan.began else None
+
+
+def _has_grown(record: RunRecord, now: RunOutcome) -> bool:
+    """True if the ranks of a run that was given up have written on since its record was made."""
+    ends = [sum(bool(info.ended or info.failure) for info in ranks) for ranks in (record.rank_info, now.rank_info)]
+    return ends[0] < ends[1] or len(record.steps) < len(now.steps) or len(record.rank_info) < len(now.rank_info)
+
+
 def differences_of_record(record: RunRecord, again: Recount, unknown: Collection[str] = ()) -> list[str]:
     """How a record differs from what its logs come to, but for fields that are `unknown`."""
     if record.problem is None and again.problem is not None:
         says = f"{again.problem.kind}: {harmless(again.problem.message)}"
         return [f"the record says that it can be judged, the log says {says}"]
-    ours = record.made_by is None or record.made_by.llmbench_version == __version__
+    if record.problem is not None and _has_grown(record, again.outcome):
+        return []
+    signed = record.made_by is not None and record.made_by.llmbench_version == __version__
+    ours = signed or record.made_by is None
     left_out = {*unknown, *(() if ours else _OF_VERSION)}
-    names = [name for name in OF_LOGS if name in record.model_fields_set and name not in left_out]
+    names = [name for name in OF_LOGS if (signed or name in record.model_fields_set) and name not in left_out]
     pairs = [(name, getattr(record, name), getattr(again.outcome, name)) for name in names]
-    return [text for pair in pairs for text in differences(*pair, words=ours)]
+    return [text for pair in pairs for text in differences(*pair, words=ours, whole=signed)]
 
 
 def replayed_record(run: RunSpec, replayed: Replayed, settings: Settings, session: Session) -> RunRecord:

@@ -13,13 +13,11 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
-import yaml
 
 from pytest_llmbench import plugin
 from pytest_llmbench.cluster.runs import Declared
 from pytest_llmbench.core.errors import ErrorKind
-from pytest_llmbench.core.paths import shipped
-from pytest_llmbench.core.quantity import PORTABLE_DIMENSIONS, Quantity
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import ExpectedFailure
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
 from pytest_llmbench.core.record.records import Metric, ProblemKind, RunRecord, SessionVerdicts, Timings, Verdict
@@ -29,7 +27,7 @@ from pytest_llmbench.core.wire.step_events import GpuEvent
 from pytest_llmbench.engines.base import ENGINES, Engine
 from pytest_llmbench.judging.cause import CauseKind
 from pytest_llmbench.judging.interval.steady import steady_state
-from pytest_llmbench.plugin import options, ours
+from pytest_llmbench.plugin import ours
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.collection.checks import Health
 from pytest_llmbench.plugin.output.provenance import suite_facts
@@ -82,19 +80,6 @@ def only_table(heading: str) -> Table:
     return table
 
 
-def declared() -> tuple[set[str], set[str]]:
-    """The options and the ini keys that the plugin declares."""
-    keys: list[str] = []
-    options.add_ini_keys(cast("pytest.Parser", SimpleNamespace(addini=lambda name, *_, **__: keys.append(name))))
-    return {option.forms[0] for option in options.OPTIONS if option.forms}, set(keys)
-
-
-def test_every_ini_key_is_there() -> None:
-    forms = [cell for cell in only_table("Options") if not cell.startswith("**")]
-    twins = {"llmbench_" + re.sub(r"^--(llmbench-)?", "", form).replace("-", "_") for form in forms}
-    assert twins | set(only_table("Ini keys without an option")) == declared()[1]
-
-
 def test_the_marker_and_the_fixtures_are_there() -> None:
     """Both markers with their arguments; all fixtures; what `health` offers, by its attributes."""
     table = only_table("Marker and fixtures")
@@ -107,16 +92,6 @@ def test_the_marker_and_the_fixtures_are_there() -> None:
 
 def test_every_engine_is_there() -> None:
     assert set(re.findall(r"^### (\w+)$", _section("Engines", TEXT), re.MULTILINE)) == set(ENGINES.names())
-
-
-def test_every_portable_dimension_is_there() -> None:
-    assert {"fraction", "loss"} == PORTABLE_DIMENSIONS
-
-
-def test_every_shipped_system_is_there() -> None:
-    (line,) = re.findall(r"^Shipped systems: (.*?)\.\n\n", TEXT, re.MULTILINE | re.DOTALL)
-    files = {yaml.safe_load(path.read_text())["name"] for path in shipped("systems").glob("*.yaml")}
-    assert set(re.findall(r"`([^`]+)`", line)) == files
 
 
 def test_every_verdict_is_there() -> None:

@@ -83,6 +83,8 @@ def test_a_true_run_is_judged(logs: Logs) -> None:
     assert record.findings == ()
     assert {info.token for info in record.rank_info} == {record.run_token}
     logs.record(run_token=None, hosts=[])
+    assert "run_token: it has " in str(logs.judge().problem)
+    (logs.run / "task.json").unlink()
     assert logs.judge().problem is None
 
 

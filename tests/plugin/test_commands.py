@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Edit, str, str]] = {
     ),
     "other_world": (
         lambda lines: [line.replace("world size: 2", "world size: 4") for line in lines], "wrong_ranks",
-        "its log reports 4 ranks; the run was to have 2",
+        "its log reports 4 ranks; the run should have 2",
     ),
     "skipped": (nan_iterations, "implausible", "2 iterations had a loss or a gradient that is not finite"),
     "nan": (not_a_number, "not_finite", "loss is nan at step 20"),

@@ -16,6 +16,9 @@ import pytest
 import yaml
 
 from pytest_llmbench.core.paths import shipped
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.session.agreement import Agreement
+from pytest_llmbench.session.replay import differences_of_logs
 from tests.conftest import ASLEEP, Result, UserFolder, pid_of_rank, steps_logged
 from tests.support.samples import sample
 from tests.support.standin import LOGS, RECIPE, MegatronLM
@@ -64,6 +67,22 @@ def test_a_log_is_judged_and_nothing_runs(user: UserFolder, replay: Path, distri
     assert len(record["steps"]) == 30
     assert record["job_id"] is None
     assert sorted(path.name for path in (result.session / "runs" / "tiny").iterdir()) == ["record.json"]
+
+
+def test_a_replay_is_compared_with_its_plan_and_with_logs_that_nobody_touched(
+    replay: Path, judge: Callable[..., Result]
+) -> None:
+    (log := replay / "tiny" / "job.out").write_text(ours())
+    facts(replay / "tiny", ranks_per_node=2, hosts=["a1"], wall_s=100)
+    result = judge()
+    record, agreement = RunRecord.read(result.session / "runs" / "tiny" / "record.json"), Agreement(result.session)
+    step = record.steps[3].model_copy(update={"loss": 0.1})
+    edited = record.model_copy(update={"hosts": ("b1",), "steps": (*record.steps[:3], step, *record.steps[4:])})
+    assert agreement.objections(record) == differences_of_logs(agreement, record) == []
+    assert "session.json: hosts: it has ('a1',), the record ('b1',)" in agreement.objections(edited)
+    assert "steps[4].loss: the record says 0.1" in differences_of_logs(agreement, edited)[0]
+    os.utime(log)  # it may be another one by now
+    assert differences_of_logs(agreement, edited) == []
 
 
 def test_a_group_of_the_system_may_read_the_session(user: UserFolder, replay: Path) -> None:
@@ -146,6 +165,7 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
     [
         (shutil.rmtree, "logs: no such folder"),
         (lambda logs: (logs / "tiny").rmdir(), "no logs: put those of a run into "),
+        (lambda logs: (logs / "checks").mkdir(), "a session without runs: `llmbench report "),
         (lambda logs: (logs / "tinny").mkdir(), "unknown recipe 'tinny' (did you mean 'tiny'?)"),
         (lambda logs: (logs / "nlp13b").write_text("iteration"), "is a file: put it into a folder"),
         (lambda logs: (logs / "nlp13b.log").write_text("iteration"), "is a file: put it into a folder"),
@@ -156,7 +176,20 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
         (lambda logs: facts(logs / "tiny", nodes=2, hosts=["a"]), "replay.yaml: nodes: 2, and hosts names 1"),
         (lambda logs: facts(logs / "tiny", ended="time_limit"), "recipe tiny has to do all its steps"),
     ],
-    ids=["none", "nothing", "recipe", "file", "log", "yaml", "folder", "empty", "key", "contradiction", "ended"],
+    ids=[
+        "none",
+        "nothing",
+        "checks",
+        "recipe",
+        "file",
+        "log",
+        "yaml",
+        "folder",
+        "empty",
+        "key",
+        "contradiction",
+        "ended",
+    ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(
     replay: Path, judge: Callable[..., Result], write: Callable[[Path], object], said: str

@@ -36,6 +36,7 @@ def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: t
         assert said in message
         assert "Slurm refuses --nodes" in message
         assert "Partitions here: test*" in message
+        assert ("sacctmgr show associations" in message) == (said in {"nvalid account", "nvalid qos"})
 
 
 @pytest.mark.parametrize("how", [("-n0",), ("-n2", "--nodes", "1")], ids=["a job of its own", "held"])

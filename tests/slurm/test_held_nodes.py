@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.session.agreement import Agreement
 from tests.conftest import ASLEEP, UserFolder, Watch, steps_logged
 from tests.slurm.conftest import Queue
 
@@ -54,6 +56,10 @@ def test_a_spare_node_replaces_one_that_failed(
     assert record["superseded"] == [f"job_node_fail: {before['problem']['message']}"]
     assert f"{first[1]} failed under tiny: later runs of this session avoid it" in result.text
     assert first[1] in (user.path / "bad.txt").read_text()
+    agreement, whole = Agreement(session), RunRecord.read(session / "runs" / "tiny" / "record.json")
+    assert agreement.objections(whole) == []
+    for name in ("superseded", "lost_nodes", "avoided_nodes"):  # none can be taken out of the record unseen
+        assert f"not in {name}" in "\n".join(agreement.objections(whole.model_copy(update={name: ()})))
 
 
 @pytest.mark.parametrize("only", [None, "n1"], ids=["others", "no other"])

@@ -244,7 +244,7 @@ def test_a_suspension_that_the_controller_hides(
     result = tiny.finish(process)
     assert result.case.outcome == "error", result.text
     assert result.record()["problem"]["kind"] == "job_suspended"
-    assert ("by sacct" if accounting else "rank-00000 stood still for") in result.case.message
+    assert ("by sacct" if accounting else "rank-00000 paused for") in result.case.message
 
 
 def test_a_step_cancelled_from_outside_is_said_so(tiny: UserFolder, watch: type[Watch], queue: type[Queue]) -> None:

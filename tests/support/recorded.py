@@ -275,6 +275,12 @@ def write_page(folder: Path) -> Path:
     return folder / layout.PAGE
 
 
+def write_every_kind(folder: Path) -> None:
+    """Write a session of three runs and six checks, with a verdict and a figure of every kind."""
+    runs = [run_record(folder, "good", 0), run_record(folder, "slow", 1, slow=1.12)]
+    write_session(folder, [*runs, broken_run(folder, "dead", "it died")], check_records(folder), clauses=True)
+
+
 def write_fleet(folder: Path, nodes: int, checks: Sequence[str]) -> None:
     """Write a session of checks on nodes n1, n2, ... and of a run on each of them: that on n37 is slow."""
     patterns = [run_record(folder, "run", 0, steps=60, slow=slow) for slow in (1.0, 1.2)]

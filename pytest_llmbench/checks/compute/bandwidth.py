@@ -1,5 +1,6 @@
 """Checks of bandwidth: memory of each device, and copies between host and GPUs."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -39,8 +40,9 @@ class _Bandwidth(DeviceCheck):
             evidence={**evidence, **(machines.evidence if machines else {})},
         )  # fmt: skip
 
+    @abstractmethod
     def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
-        raise NotImplementedError
+        """The law for one reading."""
 
     def explain(
         self, machines: Machines, answers: Sequence[Answer[DeviceRates]], missed: Finding

@@ -1,5 +1,6 @@
 """Shared parts of the GPU checks: the facts of every node's GPUs, judging them one by one, and comparing them."""
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -66,8 +67,9 @@ class GpuCheck(CheckDefaults):
         facts, silent = read_per_host(fleet.once(probe), GpuFacts)
         return self.report(_read(facts, silent), fleet.site, options)
 
+    @abstractmethod
     def report(self, nodes: GpuNodes, site: Site, options: Any) -> Report:
-        raise NotImplementedError
+        """Judge the nodes."""
 
 
 def _read(facts: Mapping[str, GpuFacts], silent: Mapping[str, str]) -> GpuNodes:
@@ -99,8 +101,9 @@ class PerGpu(GpuCheck):
     needs: ClassVar[tuple[str, ...]]  # attributes of `SmiGpu` without which a GPU cannot be judged
     shows: ClassVar[tuple[str, ...]] = ()  # further ones for the record
 
+    @abstractmethod
     def judge(self, gpu: SmiGpu, options: Any) -> Iterator[Fault]:
-        raise NotImplementedError
+        """Yield the faults of a GPU."""
 
     def missing(self, gpu: SmiGpu) -> list[str]:
         return [name for name in self.needs if getattr(gpu, name) is None]

@@ -17,7 +17,7 @@ _FALLEN = re.compile(rf"NVRM: (?:.*?{_BUS})?.*fallen off the bus", re.IGNORECASE
 _NOT_INITIALIZED = re.compile(
     rf"NVRM: (?:.*?{_BUS})?.*(?:RmInitAdapter failed|rm_init_adapter failed|Cannot initialize GSP|"
     r"failed to (?:load|boot|initialize) GSP|"
-    r"GSP\b.{0,60}(?:timed out|boot(?:strap)? failed|init(?:ialization)? failed))",
+    r"GSP\b.{0,60}(?:timed out|timeout|is hung|boot(?:strap)? failed|init(?:ialization)? failed))",
     re.IGNORECASE,
 )
 # One message of three lines, in a log that has each line by itself: "NVRM: The NVIDIA GPU 0000:5d:00.0",

@@ -182,7 +182,7 @@ def read_smi(printed: str) -> Smi:
         twice = _ONCE & {child.tag for place, child in enumerate(gpu) if gpu.find(child.tag) is not gpu[place]}
         if twice:
             name = gpu.get("id")
-            raise RunError("unreadable", f"nvidia-smi -q -x says {min(twice)} twice of GPU {name}: two in one?")
+            raise RunError("unreadable", f"nvidia-smi -q -x lists {min(twice)} twice for GPU {name}")
     gpus = tuple(_read_gpu(index, element) for index, element in enumerate(root.findall("gpu")))
     if number(root, "attached_gpus") != len(gpus):
         count = text(root, "attached_gpus")

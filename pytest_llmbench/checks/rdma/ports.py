@@ -3,6 +3,7 @@
 Two checks read the ports: the first before any load, the second after all of it, for the gain of the counters.
 """
 
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -306,11 +307,11 @@ class _Rdma(CheckDefaults):
             return Report(skip=_NO_RDMA)
         return self.report(fleet, options, options.select(nodes), unjudged)
 
+    @abstractmethod
     def report(
         self, fleet: Fleet, options: RdmaOptions, nodes: Mapping[str, MachineFacts], unjudged: Mapping[str, str]
     ) -> Report:
         """Judge the ports of nodes with some."""
-        raise NotImplementedError
 
 
 class RdmaPorts(_Rdma):

@@ -14,6 +14,7 @@ import yaml
 from pytest_llmbench.cli.site.probe import SlurmFacts, ask_slurm
 from pytest_llmbench.cluster.system import ELSEWHERE, LOCAL, SLURM, SYSTEMS, Gpu, load_system
 from pytest_llmbench.core.errors import ClusterError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.engines.base import get_engine
 
@@ -46,13 +47,11 @@ def write_site(folder: Path, ci: str, engine: str) -> list[dict[str, Any]]:
         if owner is not None:
             lines = "; ".join(line for line in text.splitlines() if "=" in line)
             row |= {"fate": "left out", "note": f"{owner} configures pytest: add there {lines}"}
+        elif path.exists():
+            row |= {"fate": "kept", "note": "it was there before"}
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with path.open("x", encoding="utf-8") as file:
-                    file.write(text)
-            except FileExistsError:
-                row |= {"fate": "kept", "note": "it was there before"}
+            write_text(path, text)
         rows.append(row)
     return rows
 

@@ -19,7 +19,8 @@ _LOOK_S = 0.1
 # Messages of Slurm's commands while the controller is away, busy, or just back.
 _SILENCE = re.compile(
     r"time[d ]*out|unable to (contact|connect|establish)|connect(ion)? (refused|reset|fail|timed)|zero bytes|did not "
-    r"answer|communication|transmission|standby|unexpected (rpc|message)|not respond|receive fail|send fail|try again",
+    r"answer|communication|transmission|standby|unexpected (rpc|message)|not respond|not connected|receive fail"
+    r"|send fail|try again",
     re.IGNORECASE,
 )
 # Slurm's words for one job too many. Its sentence on "job submit limit, user's size and/or time limits" is left out: it

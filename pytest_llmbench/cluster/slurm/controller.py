@@ -88,9 +88,7 @@ class SlurmController:
     def note_answer(self, error: str, began: float) -> None:
         """Add one note when it was silent twice or for long, and one when it answers again.
 
-        Args:
-            error: of a command; empty where it succeeded.
-            began: our clock when the command began.
+        `error` is that of a command, empty where it succeeded, and `began` our clock when the command began.
         """
         if not is_silence(error):
             if self._noted_silence:
@@ -133,10 +131,7 @@ class SlurmController:
 
         A restart may have passed unseen: a controller that lists every node as down or unknown counts as just started,
         but only once, since nodes may be down for good.
-
-        Args:
-            refusal: of a command.
-            began: our clock when the command began: one that takes long has waited for the controller.
+        A command that `began` long ago, by our clock, has waited for the controller.
         """
         now = time.monotonic()
         if now - began > _WAITED_S:

@@ -43,11 +43,7 @@ class FullQueue:
         """Note that a job was refused; return the reason to give it up, or an empty text to hold it back.
 
         A limit that refuses jobs also while the queue is empty will always do so: waiting is useless.
-
-        Args:
-            name: of the job.
-            error: names the limit.
-            ours: number of jobs of this session that are in the queue.
+        `ours` is the number of jobs of this session that are in the queue.
         """
         now = time.monotonic()
         since = self._since.setdefault(name, now)

@@ -139,6 +139,12 @@ class HealthRecord(Record):
         """True if it was ended, or never begun, as the session ended."""
         return self.report.problem is not None and self.report.problem.startswith("session_ended:")
 
+    @property
+    def took_s(self) -> float:
+        """Seconds that it took, with its shared probes; 0 if it did not begin, or end."""
+        began, ended = self.timings.started, self.timings.ended
+        return 0.0 if began is None or ended is None else ended - began + self.shared_s
+
     def without_evidence(self) -> Self:
         """The record for readers of its verdicts and numbers: evidence is the bulk of it."""
         return self.model_copy(update={"report": self.report.model_copy(update={"evidence": {}})})

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -231,13 +232,18 @@ class Record(Traces, Identity, Document):
     """The session that made the record: version, command line, user, host, times, and the command to repeat it."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Name of the run or check within the session."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def was_cut_short(self) -> bool:
         """True if it was cut short by the end of its session."""
+
+    @property
+    def took_s(self) -> float:
+        """Seconds that it took, without the wait in the queue; 0 if it did not start, or end."""
         raise NotImplementedError
 
     @property

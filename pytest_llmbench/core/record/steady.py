@@ -117,11 +117,7 @@ class Steady:
         return math.exp(-self.unseen / self.mean * min(max(1.0, -self.slope / _HIDDEN_FALL), _APART))
 
     def decide(self, bound: float) -> Decided | Reason:
-        """Compare with a bound on the step time.
-
-        Args:
-            bound: seconds per step; a faster run is fast enough.
-        """
+        """Compare with a bound on the step time, seconds per step: a faster run is fast enough."""
         if self.judged >= _LEAST_FAR and (decided := self._decide_by_each_step(bound)):
             return decided
         if not self.enough:

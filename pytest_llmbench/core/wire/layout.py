@@ -53,7 +53,7 @@ ASKED, STACKS, PROCESSES = "asked", "stacks", "processes.txt"
 NCCL = "nccl"
 COMMAND, SCRIPT, DRIVER, HOSTFILE = "command.json", "run.sh", "driver.json", "hostfile"
 STEPS, PHASES, ANSWERS, PAUSES, MEETING = "steps", "phase", "answers", "pauses", "meeting"
-LOGS, OUTPUT, SRUN = "logs", "logs/output.log", "srun.log"
+LOGS, OUTPUT, SRUN, LAUNCHER = "logs", "logs/output.log", "srun.log", "launcher_log.err"
 
 
 def new_id() -> str:

@@ -51,9 +51,10 @@ _USUAL: Mapping[str, Any] = {
 }  # fmt: skip
 _HARMLESS = frozenset({
     "activation-fn", "arch", "criterion", "decoder-learned-pos", "disable-validation", "distributed-backend",
-    "distributed-port", "empty-cache-freq", "full-megatron-init", "log-interval", "lr-scheduler", "megatron-init-sigma",
-    "no-emb-dropout", "no-epoch-checkpoints", "no-scale-embedding", "no-wandb", "num-workers", "profile", "python",
-    "required-batch-size-multiple", "save-dir", "seed", "share-decoder-input-output-embed", "task", "train-subset",
+    "distribute-checkpointed-activations", "distributed-port", "empty-cache-freq", "full-megatron-init", "log-interval",
+    "lr-scheduler", "megatron-init-sigma", "no-emb-dropout", "no-epoch-checkpoints", "no-reshard-after-forward",
+    "no-scale-embedding", "no-wandb", "num-workers", "profile", "python", "required-batch-size-multiple", "save-dir",
+    "seed", "share-decoder-input-output-embed", "task", "tensor-parallel-init-model-on-gpu", "train-subset",
     "use-sharded-state", "valid-subset",
 })  # fmt: skip
 _FAMILIES = ("clip-norm-type", "fp16-", "loss-scale", "min-loss-scale", "save-interval-", "tensorboard-", "wandb-")

@@ -20,10 +20,10 @@ def ranks(e: Evidence) -> Iterator[Problem]:
     if missing:  #: problem ranks_missing: some ranks never started
         yield problem("ranks_missing", f"{len(missing)} of {world} ranks never started: {listed(missing)}")
     if more:  #: problem wrong_ranks: another number of ranks than the run should have
-        yield problem("wrong_ranks", f"ranks {listed(more)} have logs; the run was to have {world} ranks")
+        yield problem("wrong_ranks", f"ranks {listed(more)} have logs; the run should have {world} ranks")
     for info in e.series.ranks:
         if info.world_size not in (None, world):
-            words = f" says that there are {info.world_size} ranks; the run was to have {world} ({e.topology})"
+            words = f" reports {info.world_size} ranks; the run should have {world} ({e.topology})"
             yield of_rank("wrong_ranks", info, words)
     unended = sorted(info.rank for info in e.series.ranks if not info.ended)
     if unended:  #: problem no_evidence_of_completion: some ranks did not log their end
@@ -45,7 +45,7 @@ def hosts(e: Evidence) -> Iterator[Problem]:
     for host in seen:
         local = sorted(info.local_rank for info in e.series.ranks if places[info.rank] == host)
         if local != list(range(e.topology.ranks_per_node)):
-            asked = f"asked was one each from 0 to {e.topology.ranks_per_node - 1}"
+            asked = f"expected: one each from 0 to {e.topology.ranks_per_node - 1}"
             yield problem("wrong_ranks", f"{host} has the local ranks {listed(local)}; {asked}")
 
 
@@ -63,8 +63,8 @@ def nodes_in_log(e: Evidence) -> Iterator[Problem]:
         )
     for host, ranks in e.series.nodes:
         if ranks != e.topology.ranks_per_node:
-            asked = f"asked were {e.topology.ranks_per_node} on each node"
-            yield problem("wrong_ranks", f"its log says that {host} has {ranks} ranks; {asked}")
+            asked = f"expected: {e.topology.ranks_per_node} on each node"
+            yield problem("wrong_ranks", f"its log reports {ranks} ranks on {host}; {asked}")
 
 
 def _place(info: RankInfo, given: tuple[str, ...]) -> str:
@@ -99,5 +99,5 @@ def hardware(e: Evidence) -> Iterator[Problem]:
 def world_size(e: Evidence) -> Iterator[Problem]:
     """Compare the number of ranks in a log with that of the run."""
     if e.series.world_size not in (None, e.topology.world_size):
-        due = f"the run was to have {e.topology.world_size} ({e.topology})"
+        due = f"the run should have {e.topology.world_size} ({e.topology})"
         yield problem("wrong_ranks", f"its log reports {e.series.world_size} ranks; {due}")

@@ -111,7 +111,9 @@ def _marked_recipes(metafunc: pytest.Metafunc, at_hand: Collection[str], recipes
     there = frozenset(at_hand)
     for name in marked:
         if name not in recipes:
-            message = "; ".join([unknown("recipe", name, recipes), *RECIPES.broken().values()])
+            message = "; ".join(
+                [f"{unknown('recipe', name, recipes)}; `llmbench list recipes` shows them", *RECIPES.broken().values()]
+            )
             raise ConfigError(f"{metafunc.function.__name__}: {message}")
         if name not in there:
             raise ConfigError(f"{metafunc.function.__name__}: there are no logs of recipe {name} to replay")

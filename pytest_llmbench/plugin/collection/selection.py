@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterable
 import pytest
 
 from pytest_llmbench.core.quantity import listed
-from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
 from pytest_llmbench.plugin.collection.parametrize import RunKey
 
@@ -26,9 +25,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     runs = _runs(items)
     yield
     if config.option.keyword and runs and not _runs(items):
-        recipes = bench_of(config).recipes
+        names = sorted({str(key_of(item, "run", RunKey)) for item in runs})
         words = [word for denied, word in _WORD.findall(config.option.keyword) if not denied]
-        config.stash[_HINT] = "; ".join(hint for word in words if (hint := _find_hint(word, runs, recipes)))
+        config.stash[_HINT] = "; ".join(hint for word in words if (hint := _find_hint(word, runs, names)))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -41,13 +40,12 @@ def _runs(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if key_of(item, "run", RunKey) is not None]
 
 
-def _find_hint(word: str, runs: list[pytest.Item], recipes: Iterable[str]) -> str:
-    """The recipes that a word of an expression may mean; empty if it is about a run."""
+def _find_hint(word: str, runs: list[pytest.Item], names: list[str]) -> str:
+    """The runs that a word of an expression may mean; empty if it is about a test of theirs."""
     if _is_about(word, runs):
         return ""
-    names = sorted(recipes)
     close = difflib.get_close_matches(word, names, n=_CLOSE)
-    advice = f"did you mean {' or '.join(close)}?" if close else f"recipes: {listed(names, _FEW)}"
+    advice = f"did you mean {' or '.join(close)}?" if close else f"the tests here have {listed(names, _FEW)}"
     return f"-k {word} matches no recipe; {advice}"
 
 

@@ -98,10 +98,8 @@ def _report_writers(
 
 def _write_page(session: FinishedSession, history: Path | str | None) -> None:
     from pytest_llmbench.reporting.html.page import write_page  # noqa: PLC0415 - costs sessions that have one alone
-    from pytest_llmbench.reporting.html.trend import trend_figures  # noqa: PLC0415
 
-    folder = read_folder(session.folder)
-    write_page(folder, session.folder / layout.PAGE, trend_figures(history, folder.id, folder.runs.values()))
+    write_page(read_folder(session.folder), session.folder / layout.PAGE, history)
 
 
 def _call_hook(

@@ -315,7 +315,7 @@ class Results:
             folder=session.folder,
             planned=planned,
             runs=store.runs,
-            checks=Records(store.whole_check, store.checks),
+            checks=Records(store.whole_check, dict.fromkeys(store.checks)),
         )
         self._made += make_reports(finished, self._config)
         if (kept := history.keep(self._config, session, store)) is not None:

@@ -203,9 +203,7 @@ def refuse_idle_comparisons(run: Run, since: int) -> None:
     A comparison without effect would look like a verdict: one that is left unasked, or one that is false while the
     test passes, as in `if run.throughput >= bound: ...`, `x or y`, `not x`, or under `pytest.raises`.
 
-    Args:
-        run: the run of the test.
-        since: number of comparisons that are known to count.
+    The first `since` comparisons are known to count.
 
     Raises RunError `not_asked` or `does_not_hold`, and InconclusiveError if one is undecided and the test went on.
     """

@@ -265,10 +265,9 @@ def facts_of_check(record: HealthRecord, slot: int | None, *, made: bool = True)
     host = record.host(slot)
     evidence: dict[str, Any] = {}
     if made:
-        began, ended = record.timings.started, record.timings.ended
         evidence = {
             "job_id": record.job_id or "", "health_record": str(record.path), "record": record.within_session,
-            "run_seconds": None if began is None or ended is None else round(ended - began + record.shared_s, 3),
+            "run_seconds": round(record.took_s, 3) if record.took_s > 0.0 else None,
         }  # fmt: skip
     facts = CheckFacts(
         check=record.check, family=record.family, slot="" if slot is None else slot, host=host or "",

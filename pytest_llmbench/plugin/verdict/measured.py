@@ -131,7 +131,7 @@ class Measured(Quantity):
         They compare with `<` and `>` alone, from a call; a comparison in the code of a test is its own instruction.
         """
         caller = _find_caller()
-        if dis.opname[caller.f_code.co_code[caller.f_lasti]].startswith("CALL"):
+        if "CALL" in dis.opname[caller.f_code.co_code[caller.f_lasti]]:  # `PRECALL` in a loop of Python 3.11
             return super().meets(op, other)  # type: ignore[arg-type]  # it refuses what is no quantity
         return self._compare(op, other)
 

@@ -19,7 +19,6 @@ from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
 from pytest_llmbench.core.record.series import RunTimes, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.core.wire.layout import STEPS
 from pytest_llmbench.core.wire.step_events import PHASES
 from pytest_llmbench.judging.statistics import judged_steps
 
@@ -67,6 +66,12 @@ class HeatMap:
     unit: str
     low_is_bad: bool = False
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest finite value."""
+        values = [value for row in self.z for value in row if value is not None and math.isfinite(value)]
+        return min(values, default=0.0), max(values, default=1.0)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
@@ -87,28 +92,6 @@ class Figure:
     ends: tuple[float, float] | None = None  # of the horizontal axis; None for those of the curves
     height: int = 200  # pixels
     wide: bool = False
-
-
-def thin(values: Sequence[float | None], most: int) -> list[int]:
-    """Positions of the values to draw: the lowest and the highest of each stretch, and both ends.
-
-    Args:
-        values: in order; of more than `most`, only finite ones are kept.
-        most: the number of points, at least 4.
-    """
-    count = len(values)
-    if count <= most:
-        return [*range(count)]
-    stretches = max(1, (most - 2) // 2)
-    kept = {0, count - 1}
-    for number in range(stretches):
-        first, last = count * number // stretches, count * (number + 1) // stretches
-        finite = [
-            (value, at) for at in range(first, last) if (value := values[at]) is not None and math.isfinite(value)
-        ]
-        if finite:
-            kept |= {min(finite)[1], max(finite)[1]}
-    return sorted(kept)
 
 
 def sentence(parts: Iterable[str]) -> str:
@@ -234,9 +217,17 @@ def _loss(steps: Sequence[Step], points: int) -> Figure:
     )  # fmt: skip
 
 
-def _curve(steps: Sequence[Step], values: Sequence[float], points: int, name: str) -> CurveLine:
-    places = thin(values, points)
-    return CurveLine(name=name, x=[steps[at].step for at in places], y=[values[at] for at in places])
+def _curve(steps: Sequence[Step], values: Sequence[float], most: int, name: str) -> CurveLine:
+    """Values of steps; of more than `most`, the lowest and the highest of each stretch, and both ends."""
+    count, places = len(values), range(len(values))
+    kept = set(places)
+    if count > most:
+        stretches, kept = max(1, (most - 2) // 2), {0, count - 1}
+        for number in range(stretches):
+            part = places[count * number // stretches : count * (number + 1) // stretches]
+            if finite := [(values[at], at) for at in part if math.isfinite(values[at])]:
+                kept |= {min(finite)[1], max(finite)[1]}
+    return CurveLine(name=name, x=[steps[at].step for at in sorted(kept)], y=[values[at] for at in sorted(kept)])
 
 
 def _interval(
@@ -280,20 +271,15 @@ def _s(seconds: float) -> str:
     return f"{for_people(seconds)} s"
 
 
-def rank_figures(run: RunRecord, logs: Path | None) -> Iterator[Figure]:
-    """Yield the figures by rank for which the run's record, and its step logs in a folder, have data."""
+def rank_figures(run: RunRecord, logs: Iterable[Path]) -> Iterator[Figure]:
+    """Yield the figures by rank for which the run's record, and the step logs of its ranks, have data."""
     if run.times is not None and any(rank.phases for rank in run.times.ranks):
         yield _phases(run.times)
     if watched := [gpu for gpu in run.telemetry if gpu.samples]:
         yield from _telemetry(watched)
-    ranks = {path.stem: own for path in (_logs(logs) if logs else ()) if (own := _own_times(path))}
+    ranks = {path.stem: own for path in logs if (own := _own_times(path))}
     if len(ranks) > 1:
         yield _over_steps(ranks)
-
-
-def size_of_step_logs(folder: Path) -> int:
-    """Bytes of all step logs of a run."""
-    return sum(path.stat().st_size for path in _logs(folder))
 
 
 def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
@@ -359,10 +345,6 @@ def _telemetry(gpus: Sequence[GpuTelemetry]) -> Iterator[Figure]:
             curves=[CurveLine(name=name, x=ranks, y=values, dots=True)] if known else [],
             x_title="rank", y_title=unit, top=1.15 * max(known, default=1.0), height=150,
         )  # fmt: skip
-
-
-def _logs(folder: Path) -> list[Path]:
-    return sorted((folder / STEPS).glob("*.jsonl"))
 
 
 def _own_times(path: Path) -> dict[int, float]:

@@ -4,11 +4,11 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pytest_llmbench import __version__
@@ -17,11 +17,11 @@ from pytest_llmbench.core.quantity import counted, for_people, listed
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.html.drawing import draw
-from pytest_llmbench.reporting.html.figures import Figure
+from pytest_llmbench.reporting.html.drawing import data_of, frame_of, number, path_of, percent, picture_of
 from pytest_llmbench.reporting.html.overview import RUNS, against_bounds, node_map
-from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, VerdictRow, counts, verdict_rows
-from pytest_llmbench.reporting.html.sections import Sections, format_json, utc
+from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, VerdictRow, counts, interval, verdict_rows
+from pytest_llmbench.reporting.html.sections import check_sections, format_json, run_sections, utc
+from pytest_llmbench.reporting.html.trend import trend_figures
 from pytest_llmbench.session.folder import SessionFolder
 
 if TYPE_CHECKING:
@@ -30,75 +30,62 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parent / "templates"
 # Rows that are elements of the page from the beginning: of more, a browser takes seconds.
 _MOST_ROWS = 300
+_LONGEST = 80  # characters of a text in a figure
 # Verdicts that need somebody's attention.
 _ATTENTION = ("fail", "error", "missing", "incomplete", "inconclusive")
 
 
-def write_page(session: SessionFolder, path: Path, trend: Sequence[Figure] = ()) -> None:
-    """Write the report of a session into a file, with figures of earlier sessions. Raises OSError: writing it fails."""
-    # It quotes logs and scripts, which are private to this user.
-    write_parts(path, parts_of_page(session, path.parent, trend), mode=PRIVATE)
+def write_page(session: SessionFolder, path: Path, history: Path | str | None = None) -> dict[str, int]:
+    """Write the report of a session into a file, with earlier sessions of a history.
 
-
-def parts_of_page(session: SessionFolder, place: Path, trend: Sequence[Figure] = ()) -> Iterator[str]:
-    """Yield the report in parts, for a page in the folder `place`; with 10,000 runs it has 80 MB."""
-    rows = verdict_rows(session)
-    sections, numbers, verdicts = Sections(session, rows), counts(rows), session.verdicts
-    runs, checks, nodes = sections.runs(), sections.checks(), node_map(session.checks, rows)
-    page_script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    simulated: set[str] = set()
-    as_recorded: dict[str, str] = {}
-    facts = dict(_facts(session, simulated, as_recorded))
-    recipes = {(name, format_json(json.loads(text))): number for (name, text), number in sections.recipes.items()}
-    folder = quote(os.path.relpath(session.path.resolve(), place.resolve()))
-
-    def link(inside: str) -> str:
-        """A link from the page to a file of the session."""
-        return f"{folder}/{quote(inside)}"
-
-    yield from (
-        _environment()
-        .get_template("report.html.j2")
-        .generate(
-            title=session.id,
-            version=__version__,
-            policy=_policy(page_script.encode()),
-            style=_markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
-            script=_markup(page_script),
-            session=session,
-            rows=rows,
-            most_rows=_MOST_ROWS,
-            run_count=len(runs),
-            counts=numbers,
-            kinds=KINDS,
-            meanings=MEANINGS,
-            verdict=_sentence(numbers, verdicts.facts.get("interrupted", "") if verdicts is not None else ""),
-            worst=_colour(numbers),
-            lead=_lead(rows),
-            notes=verdicts.notes if verdicts is not None else (),
-            clauses=verdicts.clauses if verdicts is not None else (),
-            facts=[*facts.items()],
-            simulated=sorted(simulated),
-            as_recorded=as_recorded,
-            runs=runs,
-            checks=checks,
-            nodes=nodes,
-            of_runs=RUNS,
-            bounds=against_bounds(rows, nodes),
-            trend=trend,
-            draw=lambda figure, identity: _markup(draw(figure, identity)),
-            link=link,
-            environments=sections.environments,
-            recipes=recipes,
-            rules=sections.rules,
-            contradictions=[row for row in rows if row.contradiction],
-        )
+    Returns the number of verdicts of each kind. Raises OSError: writing it fails.
+    """
+    rows, by_subject = verdict_rows(session), dict[tuple[str, str], list[VerdictRow]]()
+    for row in rows:
+        by_subject.setdefault((row.about, row.subject), []).append(row)
+    numbers, verdicts = counts(rows), session.verdicts
+    runs, nodes = [*run_sections(session, by_subject)], node_map(session.checks, rows)
+    read = [run for run in runs if run.record is not None]
+    recipes = dict.fromkeys(run.recipe for run in read)
+    environments = dict.fromkeys(run.versions for run in read if run.versions)
+    script, style = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.js", "report.css"))
+    parts = _template().generate(
+        session=session,
+        version=__version__,
+        folder=quote(os.path.relpath(session.path.resolve(), path.parent.resolve())),
+        # Only this script runs, and every download is refused.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=style,
+        script=script,
+        rows=rows,
+        most_rows=_MOST_ROWS,
+        counts=numbers,
+        kinds=KINDS,
+        meanings=MEANINGS,
+        verdict=_sentence(numbers, verdicts.facts.get("interrupted", "") if verdicts is not None else ""),
+        # Tests that did not apply to this machine do not count against the page as a whole.
+        worst=next((kind for kind in numbers if kind != "skip"), next(iter(numbers), "missing")),
+        attention=_ATTENTION,
+        facts=_facts(session),
+        runs=runs,
+        checks=[*check_sections(session, by_subject)],
+        nodes=nodes,
+        of_runs=RUNS,
+        bounds=against_bounds(rows, nodes),
+        trend=trend_figures(history, session.id, session.runs.values()),
+        environments={versions: at for at, versions in enumerate(environments, 1)},
+        recipes={text: (at, json.loads(text)) for at, text in enumerate(recipes, 1)},
+        rules={name: metric.rule for run in read if run.record for name, metric in run.record.metrics.items()},
     )
+    # It quotes logs and scripts, which are private to this user. In parts: with 10,000 runs it has 80 MB.
+    write_parts(path, parts, mode=PRIVATE)
+    return numbers
 
 
 @cache
-def _environment() -> "jinja2.Environment":
+def _template() -> "jinja2.Template":
     import jinja2  # noqa: PLC0415 - a tenth of a second, for sessions that have something to report
+    from jinja2.filters import do_mark_safe  # noqa: PLC0415
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -109,65 +96,37 @@ def _environment() -> "jinja2.Environment":
         # Control characters of records, logs and tests are removed. `Markup` is this package's own.
         finalize=lambda value: harmless(value) if type(value) is str else value,
     )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters["as_comment"] = _wrap_in_comment
-    return environment
-
-
-def _wrap_in_comment(markup: str) -> Any:
-    """A part of the page as a comment, from which the page's script makes elements when they are looked at."""
-    return _markup(f"<!--\n{markup.replace('--', '-&#45;')}-->")
-
-
-def _markup(text: str) -> Any:
-    from jinja2.filters import do_mark_safe  # noqa: PLC0415  # a tenth of a second
-
-    return do_mark_safe(text)  # of this package, or escaped by it
-
-
-def _policy(script: bytes) -> str:
-    """The page's content security policy: only this script runs, and every download is refused."""
-    allowed = base64.b64encode(hashlib.sha256(script).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{allowed}'; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    environment.filters |= {
+        # From a comment the page's script makes elements when they are looked at.
+        "as_comment": lambda markup: do_mark_safe(f"<!--\n{markup.replace('--', '-&#45;')}-->"),
+        "json": format_json,
+        "short": lambda text: text if len(text := harmless(text)) <= _LONGEST else f"{text[:_LONGEST]}…",
+        "frame": frame_of, "path": path_of, "png": picture_of, "number": number, "percent": percent,
+        "data": lambda heat: do_mark_safe(data_of(heat)),
+        "interval": lambda metric: interval(metric.low, metric.high, metric.unit),
+    }  # fmt: skip
+    return environment.get_template("report.html.j2")
 
 
 def _sentence(numbers: Mapping[str, int], interrupted: str) -> str:
-    if interrupted:
-        return f"Interrupted by {interrupted}: {_sentence(numbers, '')}"
     total, passed = sum(numbers.values()), numbers.get("pass", 0)
-    if not total:
-        return "No test was declared"
-    if ill := [f"{numbers[kind]} {KINDS[kind]}" for kind in _ATTENTION if kind in numbers]:
-        return f"{listed(ill)} among {counted(total, 'verdict')}"
-    if not passed:
-        return f"Nothing was judged: {counted(total, 'test')}, none compared with a bound"
+    ill = [f"{numbers[kind]} {KINDS[kind]}" for kind in _ATTENTION if kind in numbers]
     rest = [f"{numbers[kind]} {KINDS[kind]}" for kind in numbers if kind != "pass"]
-    if not rest:
-        return f"{counted(total, 'verdict')}, all PASS" if total > 1 else "One verdict: PASS"
-    return f"{passed} PASS; nothing failed ({listed(rest)})"
+    if not total:
+        text = "No test was declared"
+    elif ill:
+        text = f"{listed(ill)} among {counted(total, 'verdict')}"
+    elif not passed:
+        text = f"Nothing was judged: {counted(total, 'test')}, none compared with a bound"
+    elif rest:
+        text = f"{passed} PASS; nothing failed ({listed(rest)})"
+    else:
+        text = f"{counted(total, 'verdict')}, all PASS" if total > 1 else "One verdict: PASS"
+    return f"Interrupted by {interrupted}: {text}" if interrupted else text
 
 
-def _colour(numbers: Mapping[str, int]) -> str:
-    """The kind that the page has as a whole: tests that did not apply to this machine do not count against it."""
-    return next((kind for kind in numbers if kind != "skip"), next(iter(numbers), "missing"))
-
-
-def _lead(rows: Sequence[VerdictRow]) -> str:
-    """The worst verdict in a sentence; empty if none needs attention."""
-    row = next((row for row in rows if row.kind in _ATTENTION), None)
-    if row is None:
-        return ""
-    reason = " ".join(row.reason.split()) or MEANINGS[row.kind]
-    return f"{row.name}: {reason}{f'. Cause: {row.cause}' if row.cause else ''}"
-
-
-def _facts(
-    session: SessionFolder, simulated: set[str], as_recorded: dict[str, str]
-) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield the facts of a session; also add its simulated faults, and how runs were judged as recorded."""
+def _facts(session: SessionFolder) -> dict[str, str]:
+    """The facts of a session that are known."""
     known = session.verdicts.facts if session.verdicts is not None else {}
     began = next((event for event in session.events if event.event == "began"), None)
     starts, ends, hosts = [], [], dict[str, None]()
@@ -183,8 +142,6 @@ def _facts(
         if isinstance(record, RunRecord):
             devices.add(record.device)
             gpus = max(gpus, record.gpus)
-            simulated |= {record.simulated} if record.simulated else set()
-            as_recorded |= {record.key: record.as_recorded} if record.as_recorded else {}
         elif isinstance(record, HealthRecord):
             gpus = max(gpus, record.gpus_per_node * len(record.hosts))
     name = listed(sorted(filter(None, devices)))
@@ -205,4 +162,4 @@ def _facts(
         "unfit nodes": known.get("nodes_unfit", ""),
         "nodes not tested": known.get("nodes_not_tested", ""),
     }
-    yield from ((name, text) for name, text in facts.items() if text)
+    return {name: text for name, text in facts.items() if text}

@@ -5,9 +5,10 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -21,8 +22,8 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.judging.telemetry import energy_of
-from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, size_of_step_logs, step_figures
-from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, interval, worst
+from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, step_figures
+from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
 from pytest_llmbench.session.ending import log_to_read
 from pytest_llmbench.session.folder import SessionFolder
 from pytest_llmbench.workloads.node.secret_filter import secret_values
@@ -58,186 +59,141 @@ class ShownTexts:
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._known = secret_values(dict(os.environ), ())
-        for folder in folders:
-            for script in _scripts(folder):
-                for name, text in _EXPORT.findall(_head(script)):
-                    try:
-                        value = next(iter(shlex.split(text)), "")
-                    except ValueError:  # quotes that are not closed
-                        value = text
-                    self._known |= secret_values({name: value}, ())
+        self._known, exports = secret_values(dict(os.environ), ()), list[tuple[str, str]]()
+        for script in chain.from_iterable(map(scripts_of, folders)):
+            with suppress(OSError), script.open("rb") as file:
+                exports += _EXPORT.findall(file.read(_LONGEST_SCRIPT).decode("utf-8", errors="replace"))
+        for name, text in exports:
+            try:
+                value = next(iter(shlex.split(text)), "")
+            except ValueError:  # quotes that are not closed
+                value = text
+            self._known |= secret_values({name: value}, ())
 
-    def script(self, folder: Path, most: int) -> Excerpt | None:
-        """The script of a run; None without one, as for the ranks of a Slurm step."""
-        scripts = _scripts(folder)
-        if not scripts:
-            return None
-        text = _head(scripts[0])
-        return self._excerpt(scripts[0], text[:most], folder, "its end is left out" if len(text) > most else "")
-
-    def log_tail(self, folder: Path, logs: Path, most: int) -> Excerpt:
-        """The end of the log to read first."""
-        path = log_to_read(logs)
-        if not path.is_file():
-            return Excerpt(str(path), note="there is no log with anything in it")
+    def excerpt(self, folder: Path, path: Path, most: int, *, end: bool = False) -> Excerpt:
+        """The first bytes of a text file of a run's folder, or the last ones, in whole lines."""
         try:
             with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - most))
-                data = file.read(most)
+                file.seek(max(0, size - most) if end else 0)
+                text = file.read(most).decode("utf-8", errors="replace")
+        except FileNotFoundError:
+            return Excerpt(str(path), note="there is no log with anything in it")
         except OSError as error:
             return Excerpt(str(path), note=f"it cannot be read: {error.strerror}")
-        text = data.decode("utf-8", errors="replace")
+        note = ""
         if size > most:
-            # The first line may hold half a secret, which the redaction would miss: it is left out.
-            text = text.partition("\n")[2]
-        return self._excerpt(path, text, folder, f"the last {most:,} of {size:,} bytes" if size > most else "")
-
-    def _excerpt(self, path: Path, text: str, folder: Path, note: str) -> Excerpt:
+            # The line that is cut may hold half a secret, which the redaction would miss: it is left out.
+            text = text.partition("\n")[2] if end else text.rpartition("\n")[0]
+            note = f"the last {most:,} of {size:,} bytes" if end else "its end is left out"
         driver = read_report(folder)
         marks = driver.secrets if driver is not None else ()
         return Excerpt(str(path), redacted(harmless(text), self._known, marks), note)
 
 
-def _scripts(folder: Path) -> list[Path]:
-    """Scripts that started a run, the framework's first."""
+def scripts_of(folder: Path) -> list[Path]:
+    """The scripts that started a run, the framework's first; none for the ranks of a Slurm step."""
     own = folder / layout.SCRIPT
     return [path for path in (own, *sorted((folder / layout.LOGS).glob("*.sh"))) if path.is_file()]
 
 
-def _head(script: Path) -> str:
-    try:
-        with script.open("rb") as file:
-            return file.read(_LONGEST_SCRIPT).decode("utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSection:
-    """A run on the page."""
+class RecordSection:
+    """A run or a check on the page."""
 
     name: str
     kind: str  # kind of the worst verdict on it
     rows: Sequence[VerdictRow]
+    path: str
+    broken: str = ""  # the damage of its record; empty if it is readable
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSection(RecordSection):
+    """A run on the page; its record is without series."""
+
+    record: RunRecord | None = None
     brief: bool = False  # a shorter section, for the better ones of very many runs
     later: bool = False  # True if the page's script makes its elements when it is opened
-    broken: str = ""  # the damage of its record; empty if it is readable
-    headline: str = ""  # the statistic of record, in words
-    metrics: Sequence[tuple[str, str, str]] = ()  # statistic, value and interval of each number
-    facts: Sequence[tuple[str, str]] = ()
-    figures: Sequence[Figure] = ()
-    # Numbers of its versions and its recipe on the page; 0 without them
-    environment: int = 0
-    recipe: int = 0
+    energy: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    versions: tuple[tuple[str, str], ...] = ()
+    recipe: str = ""  # JSON
     log: Excerpt | None = None
     script: Excerpt | None = None
-    path: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckSection:
-    """A check on the page."""
+class CheckSection(RecordSection):
+    """A check on the page; its record is without evidence."""
 
-    name: str
-    kind: str  # kind of the worst verdict on it
-    rows: Sequence[VerdictRow]
     record: HealthRecord | None = None
-    broken: str = ""  # the damage of its record; empty if it is readable
-    figures: Sequence[Figure] = ()
     readings: Sequence[Sequence[str]] = ()  # a table: its titles, then its rows; many values of a statistic are one row
     evidence: str = ""  # JSON; empty if it is too long for the page
-    path: str = ""
 
 
-class Sections:
-    """Makes the sections of one session.
-
-    Attributes:
-        environments: page number of each set of versions.
-        recipes: page number of each recipe, by name and JSON.
-        rules: rule of computation of each statistic.
-    """
-
-    def __init__(self, session: SessionFolder, rows: Sequence[VerdictRow]) -> None:
-        self.environments: dict[tuple[tuple[str, str], ...], int] = {}
-        self.recipes: dict[tuple[str, str], int] = {}
-        self.rules: dict[str, str] = {}
-        self._session = session
-        self._rows: dict[tuple[str, str], list[VerdictRow]] = {}
-        for row in rows:
-            self._rows.setdefault((row.about, row.subject), []).append(row)
-        folders = [place for (about, _), place in session.places.items() if about == "run"]
-        self._texts = ShownTexts(folders)
-        count = max(1, len(folders))
-        self._points = min(_MOST_POINTS, max(_LEAST_POINTS, _ALL_POINTS // count))
-        self._text = min(_MOST_TEXT, _ALL_TEXT // count)
-        self._step_logs = _ALL_STEP_LOGS
-
-    def runs(self) -> list[RunSection]:
-        """All runs, the worst first."""
-        names = [name for about, name in self._session.places if about == "run"]
-        kinds = {name: worst(self._rows.get(("run", name), [])) for name in names}
-        worst_first = sorted(names, key=lambda name: ORDER[kinds[name]])
-        return [self._run(name, kinds[name], place) for place, name in enumerate(worst_first)]
-
-    def checks(self) -> list[CheckSection]:
-        """All checks, in their order."""
-        return [self._check(name) for about, name in self._session.places if about == "check"]
-
-    def _run(self, name: str, kind: str, place: int) -> RunSection:
-        rows, folder = self._rows.get(("run", name), []), self._session.places["run", name]
-        record = self._session.runs.get(name)
-        logs = Path(record.replayed) if record is not None and record.replayed else folder / layout.LOGS
-        passes = kind in {"pass", "skip", "unbounded"}
-        most = self._text // 2 if passes else self._text
-        log = self._texts.log_tail(folder, logs, most) if most >= _LEAST_TEXT else None
+def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]) -> Iterator[RunSection]:
+    """Yield all runs, the worst first, with their verdicts by `run` and name."""
+    folders = {name: folder for (about, name), folder in session.places.items() if about == "run"}
+    kinds = {name: worst(rows.get(("run", name), ())) for name in folders}
+    texts, step_log_bytes, count = ShownTexts(folders.values()), _ALL_STEP_LOGS, max(1, len(folders))
+    points, room = min(_MOST_POINTS, max(_LEAST_POINTS, _ALL_POINTS // count)), min(_MOST_TEXT, _ALL_TEXT // count)
+    for place, name in enumerate(sorted(folders, key=lambda name: ORDER[kinds[name]])):
+        folder, record = folders[name], session.runs.get(name)
+        passes = kinds[name] in {"pass", "skip", "unbounded"}
+        logs, most = folder / layout.LOGS, room // 2 if passes else room
+        if record is not None and record.replayed:
+            logs = Path(record.replayed)
+        section = RunSection(
+            name=name, kind=kinds[name], rows=rows.get(("run", name), ()), path=str(folder),
+            log=texts.excerpt(folder, log_to_read(logs), most, end=True) if most >= _LEAST_TEXT else None,
+        )  # fmt: skip
         if record is None:
-            broken = self._session.broken["run", name]
-            return RunSection(name=name, kind=kind, rows=rows, broken=broken, log=log, path=str(folder))
-        self.rules |= {statistic: metric.rule for statistic, metric in record.metrics.items()}
-        brief = len(self._session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
-        versions, recipe = tuple(record.versions.items()), (record.recipe.name, record.recipe.model_dump_json())
-        size = 0 if brief else size_of_step_logs(folder)
-        if fits := size <= min(self._step_logs, _MOST_STEP_LOGS):  # the worst runs come first
-            self._step_logs -= size
-        by_rank = () if brief else rank_figures(record, folder if fits else None)
-        by_step = islice(step_figures(record, self._points), 1 if brief else None)
-        return RunSection(
-            name=name,
-            kind=kind,
-            rows=rows,
+            yield replace(section, broken=session.broken["run", name])
+            continue
+        brief = len(session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
+        step_logs = [] if brief else sorted((folder / layout.STEPS).glob("*.jsonl"))
+        if (size := sum(path.stat().st_size for path in step_logs)) > min(step_log_bytes, _MOST_STEP_LOGS):
+            size, step_logs = 0, []
+        step_log_bytes -= size  # the worst runs come first
+        by_rank = () if brief else rank_figures(record, step_logs)
+        # The recipe at the end of the page has it for further runs.
+        work = {"work": "; ".join(record.work.values())} if place < _MOST_ELEMENTS else {}
+        scripts = scripts_of(folder) if room >= _LEAST_TEXT else []
+        yield replace(
+            section,
+            record=record.model_copy(update={"steps": (), "telemetry": (), "times": None, "rank_info": ()}),
             brief=brief,
             later=place >= _MOST_ELEMENTS,
-            headline=_headline(record),
-            metrics=[*_metrics(record, {row.statistic for row in rows} if brief else None)],
-            # The recipe at the end of the page has it for further runs.
-            facts=[*([("work", "; ".join(record.work.values()))] if place < _MOST_ELEMENTS else []), *_facts(record)],
-            figures=[*by_step, *by_rank],
-            environment=self.environments.setdefault(versions, len(self.environments) + 1) if versions else 0,
-            recipe=self.recipes.setdefault(recipe, len(self.recipes) + 1),
-            log=log,
-            script=self._texts.script(folder, self._text) if self._text >= _LEAST_TEXT else None,
-            path=str(folder),
+            energy=energy_of(record),
+            facts=work | _facts(record),
+            figures=[*islice(step_figures(record, points), 1 if brief else None), *by_rank],
+            versions=tuple(record.versions.items()),
+            recipe=record.recipe.model_dump_json(),
+            script=texts.excerpt(folder, scripts[0], room) if scripts else None,
         )
 
-    def _check(self, name: str) -> CheckSection:
-        rows, folder = self._rows.get(("check", name), []), self._session.places["check", name]
-        record = self._session.checks.get(name)
+
+def check_sections(
+    session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]
+) -> Iterator[CheckSection]:
+    """Yield all checks, in their order, with their verdicts by `check` and name."""
+    for (about, name), folder in session.places.items():
+        if about != "check":
+            continue
+        own, record = rows.get((about, name), ()), session.checks.get(name)
+        section = CheckSection(name=name, kind=worst(own), rows=own, path=str(folder))
         if record is None:
-            broken = self._session.broken["check", name]
-            return CheckSection(name=name, kind=worst(rows), rows=rows, broken=broken, path=str(folder))
+            yield replace(section, broken=session.broken[about, name])
+            continue
         evidence = format_json(record.report.evidence) if record.report.evidence else ""
-        return CheckSection(
-            name=name,
-            kind=worst(rows),
-            rows=rows,
+        yield replace(
+            section,
             record=record.without_evidence(),
             figures=[*check_figures(record)],
             readings=[*_readings(record.report.readings)],
             evidence=evidence if len(evidence) <= _MOST_TEXT else "",
-            path=str(folder),
         )
 
 
@@ -254,26 +210,7 @@ def format_json(data: object) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, default=str)
 
 
-def _headline(run: RunRecord) -> str:
-    """The statistic of record and the energy."""
-    of_record, energy = run.metrics.get(run.recipe.statistic_of_record), energy_of(run)
-    parts = [] if of_record is None else [f"{run.recipe.statistic_of_record} {of_record.quantity}"]
-    return ", ".join(parts if energy is None else [*parts, f"energy {energy}"])
-
-
-def _metrics(run: RunRecord, judged: Container[str] | None) -> Iterator[tuple[str, str, str]]:
-    """Yield statistic, value and interval of each number, or only of those that have an interval or were judged."""
-    for name, metric in run.metrics.items():
-        between = ""
-        if metric.low is not None and metric.high is not None:
-            between = interval(metric.low, metric.high, metric.unit)
-        if judged is None or between or name in judged:
-            yield name, str(metric.quantity), between
-    if (energy := energy_of(run)) is not None and "energy_per_token" not in run.metrics:
-        yield "energy_per_token", energy, ""
-
-
-def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
+def _facts(run: RunRecord) -> dict[str, str]:
     times, words = run.timings, {"steps_s": "in steps", "before_s": "before the first", "around_s": "otherwise"}
     facts = {
         "device": f"{run.gpus} × {run.device}" if run.gpus and run.device else (run.device or "unknown"),
@@ -294,7 +231,7 @@ def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
         "command": run.command or "",
         **{f"provenance: {name}": text for name, text in run.provenance.items()},
     }
-    yield from ((name, text) for name, text in facts.items() if text)
+    return {name: text for name, text in facts.items() if text}
 
 
 def _readings(readings: Sequence[Reading]) -> Iterator[tuple[str, ...]]:

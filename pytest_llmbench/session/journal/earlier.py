@@ -196,7 +196,7 @@ def take_over(session: Session, cluster: str) -> Earlier:
         raise _alive_error(session, read_events(session.folder)) from error
     except OSError as error:
         raise ConfigError(
-            f"--resume: session {session.id} cannot be taken on: {error}. Let its folder {session.folder} be written, "
+            f"--resume: session {session.id} cannot go on: {error}. Make its folder {session.folder} writable, "
             f"or judge what it has: --replay {session.folder}"
         ) from error
 
@@ -312,7 +312,7 @@ def adopt(
             try:
                 return ask()
             except ClusterError as error:
-                say(f"waiting for Slurm to tell which jobs are left of the session's earlier process: {error}")
+                say(f"waiting for Slurm's list of the jobs that the session's earlier process left: {error}")
                 if wait(_AGAIN_S):
                     return None
 

@@ -135,6 +135,7 @@ def differences_of_answers(record: HealthRecord, agreement: Agreement) -> list[s
 
 def differences_of_report(record: HealthRecord, again: Report) -> list[str]:
     """How the report of a check differs from the one that its answers come to."""
-    names = [name for name in Report.model_fields if name in record.report.model_fields_set]
+    signed = record.made_by is not None and record.made_by.llmbench_version == __version__
+    names = [name for name in Report.model_fields if signed or name in record.report.model_fields_set]
     pairs = [(name, getattr(record.report, name), getattr(again, name)) for name in names]
-    return [text for pair in pairs for text in differences(*pair)]
+    return [text for pair in pairs for text in differences(*pair, whole=signed)]

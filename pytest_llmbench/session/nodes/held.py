@@ -15,7 +15,7 @@ from pytest_llmbench.cluster.settings import Settings, existing_allocation
 from pytest_llmbench.cluster.slurm.commands import NotYetError, QueueFullError, ignored_options
 from pytest_llmbench.cluster.slurm.topology import find_places
 from pytest_llmbench.core.errors import ClusterError, ConfigError
-from pytest_llmbench.core.quantity import listed
+from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.topology import Places
 from pytest_llmbench.core.record.health import Report
 from pytest_llmbench.core.record.records import Problem
@@ -83,7 +83,7 @@ class HeldNodes:
         self.schedule.holder = self._allocation.job
         if isinstance(self._allocation, HeldJob):
             self.store.note("submitted", name=layout.HOLDER, job_id=self.job_id)
-            self._say(f"Slurm job {self.job_id} asks for {self.settings.nodes} nodes")
+            self._say(f"Slurm job {self.job_id} asks for {counted(self._allocation.request.nodes, 'node')}")
         self._say(self._allocation.note)
 
     def ready(self) -> bool:

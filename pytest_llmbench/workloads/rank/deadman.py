@@ -43,14 +43,14 @@ def hold(
         if content is not None and content != seen:
             seen, changed = content, time.monotonic()
         elif time.monotonic() - changed >= ttl_s:
-            return f"the owner of this run has been silent for {ttl_s:g} s ({file})"
+            return f"its session has been silent for {ttl_s:g} s ({file})"
         before = time.monotonic()
         time.sleep(poll_s)
         looking = time.monotonic()
         longer = looking - before - poll_s
         if on_pause is not None and longer >= _STILL_S:
             on_pause(longer)
-    return f"the owner of this run asked for its end ({stop})"
+    return f"its session ended this run ({stop})"
 
 
 def watch(

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,16 @@ def test_a_site_is_made_and_never_overwritten(llmbench: Llmbench) -> None:
     assert {row["fate"] for row in json.loads(llmbench("init", "site", "--json").stdout)} == {"kept"}
     assert {path: path.read_bytes() for path in Path("site").rglob("*") if path.is_file()} == before
     assert llmbench("validate", *map(str, Path("site").glob("*s/*.yaml"))).exit_code == 0
+
+
+def test_a_site_on_a_full_disk_is_made_whole_the_next_time(llmbench: Llmbench) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
+    refused = llmbench("init", "--json").exception
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert isinstance(refused, OSError)
+    assert "File too large: 'systems/" in str(refused)
+    assert all(path.read_bytes() for path in Path().rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize(("ci", "file"), [("github", ".github/workflows/llmbench.yml"), ("gitlab", ".gitlab-ci.yml")])

@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import psutil
 import pytest
@@ -68,10 +69,10 @@ def test_a_kernel_that_cannot_tell_is_no_reason_to_wait(waits: Program, monkeypa
     assert not await_an_end([], FOR_EVER)
 
 
-def test_ranks_that_are_gone_are_counted_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_are_gone_are_counted_while_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_GONE_S", 0.2)
     with subprocess.Popen(["bash", "-c", "sleep 1 & sleep 2 & sleep 600 & wait -n; wait"]) as controller:
-        job, seen, end = LocalJob(controller, "here", "three sleeps"), [0], time.monotonic() + 30
+        job, seen, end = LocalJob(controller, "three sleeps", tmp_path), [0], time.monotonic() + 30
         while seen[-1] < 2 and time.monotonic() < end:
             if (gone := job.gone) != seen[-1]:
                 seen.append(gone)

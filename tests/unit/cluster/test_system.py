@@ -8,12 +8,14 @@ import pytest
 
 from pytest_llmbench.cluster import system as systems
 from pytest_llmbench.cluster.executors import JobRequest, submit_local
+from pytest_llmbench.cluster.jobs import LocalJob
 from pytest_llmbench.cluster.settings import Settings, check, resolve_cluster
 from pytest_llmbench.cluster.system import System, gpus_here, load_system, probe_local
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe
 from tests.support.shipped import shipped_recipes
+from tests.support.waiting import wait_until
 
 # Two bounds that no number can meet, of a recipe or a check.
 BOUNDS = """name: mine
@@ -25,6 +27,12 @@ cluster: slurm
 # One that is expected to be missed, of a check.
 EXPECTED = BOUNDS.format("validation:\n  gemm:\n   references").replace("at_most: 4", "at_most: 6")
 EXPECTED = EXPECTED.replace("why", "xfail: {reason: known, until: 2026-12-31}, why")
+
+
+def here(folder: Path, gpus: int = 0, **more: Any) -> JobRequest:
+    """A job of one rank on this machine, whose logs are in `logs`."""
+    shape = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": gpus, "time_min": 1}
+    return JobRequest(name="run", folder=folder / "logs", comment="", **{**shape, **more})
 
 
 @pytest.fixture
@@ -129,13 +137,27 @@ def test_ranks_here_have_the_gpus_that_their_user_left_visible(
     nvidia_smi(tmp_path, "for gpu in 0 1 2 3; do echo 'NVIDIA H200'; done")
     gpus = len(named.split(",")) if named else 0
     assert (probe_local().gpus_per_node, gpus_here()) == (gpus, gpus)
-    given: dict[str, Any] = {}
-    monkeypatch.setattr("submitit.local.local.start_controller", lambda **asked: given.update(asked))
-    request = JobRequest(
-        name="run", folder=tmp_path / "logs", nodes=1, tasks_per_node=1, gpus_per_node=gpus, time_min=1, comment=""
-    )
-    submit_local(request, "module", "folder")
-    assert given["cuda_devices"] == named
+    (tmp_path / "shows.py").write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['SET'])\n")
+    monkeypatch.chdir(tmp_path)
+    controller = submit_local(here(tmp_path, gpus=gpus, setup=("export SET=up",)), "shows", "folder")
+    assert controller.wait(60) == 0
+    assert (tmp_path / "logs" / f"{controller.pid}_0_log.out").read_text() == f"{named} up\n"
+
+
+def test_an_interruption_of_ranks_here_is_not_told_at_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Submitit's controller prints its own traceback, and Ctrl-C at a terminal reaches every process of its session."""
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.chdir(tmp_path)
+    controller = submit_local(here(tmp_path), "waits", "folder")
+    job = LocalJob(controller, "waits", tmp_path / "logs" / "launcher_log.err")
+    wait_until((tmp_path / "logs" / f"{controller.pid}_0_log.out").exists)
+    assert os.getsid(controller.pid) == controller.pid
+    job.cancel()
+    assert (job.last_words(), *capfd.readouterr()) == ("", "", "")
+    submit_local(here(tmp_path, python="/nowhere"), "waits", "folder").wait(60)
+    assert job.last_words().endswith("No such file or directory: '/nowhere'")
 
 
 @pytest.mark.parametrize("model", ["NVIDIA H200 NVL 2", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"])

@@ -1,8 +1,6 @@
 """What errors say to people and tell to code."""
 
-import pytest
-
-from pytest_llmbench.core.errors import ClusterError, ConfigError, LLMBenchError, RunError, UnitError, unknown
+from pytest_llmbench.core.errors import ConfigError, unknown
 
 
 def test_an_unknown_name_is_answered_with_the_legal_ones_and_a_guess() -> None:
@@ -13,15 +11,9 @@ def test_an_unknown_name_is_answered_with_the_legal_ones_and_a_guess() -> None:
     assert unknown("system", 7, []) == "unknown system '7'; legal: none"
 
 
-def test_the_kind_of_an_error_is_an_attribute() -> None:
-    died = RunError("left_alone", "rank 3 died")
-    assert (str(died), died.kind) == ("rank 3 died", "left_alone")
-
-
-@pytest.mark.parametrize("error", [ConfigError, UnitError, ClusterError, RunError])
-def test_one_except_catches_all(error: type[Exception]) -> None:
-    assert issubclass(error, LLMBenchError)
-    assert issubclass(UnitError, ConfigError)
+def test_of_many_names_those_like_the_given_one_are_listed() -> None:
+    found = unknown("recipe", "gpt7b", ["gpt7", *map(str, range(40))])
+    assert found == "unknown recipe 'gpt7b' (did you mean 'gpt7'?); 41 are legal, gpt7 among them"
 
 
 def test_no_terminal_obeys_a_message() -> None:

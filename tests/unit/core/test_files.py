@@ -233,14 +233,14 @@ def bomb(level: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", r"key 'a' is given twice\n.*line 3, column 1"),
-        ("x: [{y: {a: 1, a: 1}}]", r"key 'a' is given twice\n.*line 1, column 16"),
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: key 'a' is given twice"),
+        ("x: [{y: {a: 1, a: 1}}]", "line 1, column 16: key 'a' is given twice"),
         ("limit: 1:30:00", '1:30:00 without quotes is a number to base 60; write "1:30:00"'),
         ("x: [1:30.5]", "1:30.5 without quotes is a number to base 60"),
         ("- a\n- b", "expected a mapping of keys, found list"),
         ("", "expected a mapping of keys, found NoneType"),
         ("words", "expected a mapping of keys, found str"),
-        ("a: [1", r"cannot be read: .*\n?.*line"),
+        ("b:\na: [1\n", r"cannot be read: line \d, column \d: did not find .* from line 2\)$"),
         ("a: *nowhere", "cannot be read"),
         ("a: !!python/name:os.system", "cannot be read"),
         ("date: 2023-02-30", "cannot be read: day is out of range for month"),

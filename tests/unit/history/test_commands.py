@@ -105,7 +105,7 @@ def test_the_csv_of_one_series_is_what_otava_reads(place: str) -> None:
     assert times == sorted(times)
     assert all(float(row["value"]) > 0.0 and row["session"] and row["unit"] == "words/s" for row in rows)
     result = CliRunner().invoke(history.app, ["series", "x-00", "throughput", "--series", "99", "--history", place])
-    assert "unknown series of x-00 '99'" in str(result.exception)
+    assert "recipe x-00: unknown series '99'" in str(result.exception)
 
 
 def test_two_sessions_are_compared(place: str) -> None:

@@ -58,7 +58,7 @@ def test_a_gpu_that_nobody_or_two_ranks_watched_leaves_nothing() -> None:
     assert values(gpu(), GpuTelemetry(rank=1, gaps=("it did not watch its GPU",))) == NONE
     assert values(gpu(), gpus=2) == NONE
     assert values(gpus=0) == NONE
-    assert gaps([gpu()], 2) == ["1 ranks tell of 2 GPUs"]
+    assert gaps([gpu()], 2) == ["1 ranks report 2 GPUs"]
     assert gaps([], 8) == []
     shared = gpu(1, gpu="GPU-0")
     assert values(gpu(), shared) == NONE

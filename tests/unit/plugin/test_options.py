@@ -249,4 +249,4 @@ def test_a_system_may_not_take_a_name_that_is_taken(pytester: pytest.Pytester) -
     pytester.makeini("[pytest]\nllmbench_systems = mine\n")
     result = pytester.runpytest_inprocess("--system", "H200", "-n0")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*cluster.yaml: a system named 'H200' exists already; rename this one"])
+    result.stderr.fnmatch_lines(["*cluster.yaml: *.yaml has a system 'H200', too: rename one of them"])

@@ -102,6 +102,14 @@ def test_a_collectors_prefix_changes_nothing(plain_logs: dict[str, StepSeries], 
         assert_the_same(said(lines, log, tmp_path), plain)
 
 
+@pytest.mark.parametrize("prefix", ["gpu01: ", "10.0.0.4: ", "node-a: "])
+def test_a_launchers_prefix_before_an_indent(prefix: str, tmp_path: Path) -> None:
+    """A host is the prefix of a line without an indent, and part of a line with one, such as those of the settings."""
+    log = "megatron_lm_core_0.16.log"
+    lines = [text for line in lines_of(log) for text in (line.removeprefix("[default0]:"), "loading")]
+    assert_the_same(said([prefix + line for line in lines], log, tmp_path), said(lines, log, tmp_path))
+
+
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_an_object_around_each_line_changes_nothing(
     plain_logs: dict[str, StepSeries], wrapper: str, tmp_path: Path

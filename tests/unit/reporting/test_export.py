@@ -90,7 +90,7 @@ def test_an_unknown_energy_has_a_reason(session: FinishedSession, tmp_path: Path
     changes = {"gpus": 2, "telemetry": (GpuTelemetry(rank=0, gpu="a", gaps=("its energy counter stood still",)),)}
     run = session.runs["tiny"].model_copy(update=changes)
     whole = FinishedSession(id="s", folder=RECORDED, planned=session.planned, runs={"tiny": run}, checks={})
-    reason = "telemetry of its GPUs is incomplete: 1 ranks tell of 2 GPUs, and 1 more"
+    reason = "telemetry of its GPUs is incomplete: 1 ranks report 2 GPUs, and 1 more"
     (unknown,) = (each for each in samples_of(whole) if "energy" in each.name)
     assert (unknown.name, unknown.labels["reason"]) == ("llmbench_run_energy_unknown", reason)
     write_csv(whole, tmp_path)

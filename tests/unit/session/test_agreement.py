@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,16 +16,23 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from pytest_llmbench import __version__
 from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import RunRecord, SessionVerdicts, Verdict, write_model
+from pytest_llmbench.core.record.records import MadeBy, Problem, RunRecord, SessionVerdicts, Verdict, iso, write_model
 from pytest_llmbench.session.agreement import UNCHECKED, Agreement
-from pytest_llmbench.session.folder import read_records
+from pytest_llmbench.session.folder import read_events, read_records
 from pytest_llmbench.session.journal.journal import JournalEvent
 from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask
 from pytest_llmbench.session.nodes.answers import differences_of_report, judge_check_again
-from pytest_llmbench.session.replay import as_replayed, differences_of_record, recount, runs_of_session
+from pytest_llmbench.session.replay import (
+    as_replayed,
+    differences_of_logs,
+    differences_of_record,
+    recount,
+    runs_of_session,
+)
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
 RUN = "runs/tiny"
@@ -52,7 +60,17 @@ def session(tmp_path: Path, unigram: None) -> Path:
         for one, facts in (
             (record, {"run": "tiny", "hosts": "vm", "run_record": str(record.path), "nodes": 1, "findings": ""}),
             *(
-                (check, {"check": name, "family": "host", "slot": 0, "hosts": "vm", "health_record": str(check.path)})
+                (
+                    check,
+                    {
+                        "check": name,
+                        "family": "host",
+                        "slot": 0,
+                        "hosts": "vm",
+                        "health_record": str(check.path),
+                        "run_seconds": round(check.took_s, 3),
+                    },
+                )
                 for name, check in checks.items()
             ),
         )
@@ -111,6 +129,48 @@ def early(data: Any) -> None:
     data["steps"] = data["steps"][:12]
 
 
+def cut_off(data: Any) -> None:
+    """The record of a run that failed before its limit, which was to end it."""
+    data["recipe"]["end"], data["cut_off"] = "time_limit", "ended at its time limit of 00:05:00"
+
+
+def struck(session: Path) -> None:
+    (session / RUN / "simulated").mkdir()
+    (session / RUN / "simulated" / "rank-00001").write_text("nan@5\n")
+
+
+def sign(session: Path, path: Path, record: Any) -> Any:
+    """Have the record say who made it, as records of today do."""
+    (began,) = (event for event in read_events(session) if event.event == "began")
+    times = {name: iso(at) for name, at in record.timings}
+    maker = MadeBy(
+        llmbench_version=__version__, command=began.command, directory="/site", user="u", host=began.host,
+        reproduce=f"cd /site && {shlex.join(['pytest', *began.command])}", **times,
+    )  # fmt: skip
+    record = record.model_copy(update={"made_by": maker})
+    write_model(path, record)
+    return record
+
+
+def asked_for_a_fault(session: Path) -> None:
+    changed("began", command=["--llmbench-simulate=tcp"])(session)
+    sign(session, session / RECORD, RunRecord.read(session / RECORD))
+
+
+def attempt(*, before: bool, **changes: Any) -> Callable[[Path], None]:
+    """Leave an earlier attempt at the run, which failed before it began, or one of another process of the session."""
+
+    def edit(session: Path) -> None:
+        record = json.loads((session / RECORD).read_text())
+        at = record["timings"]["submitted"] - (1.0 if before else 100.0)
+        changes["problem"] = {"kind": "job_node_fail", "message": "n1 failed"}
+        record.update(changes, metrics={}, judgements=[], timings={**record["timings"], "ended": at})
+        (session / "superseded" / "tiny.1").mkdir(parents=True)
+        (session / "superseded" / "tiny.1" / "record.json").write_text(json.dumps(record))
+
+    return edit
+
+
 RECORD, TASK, JOB = (f"{RUN}/{name}.json" for name in ("record", "task", "job"))
 # A change of a JSON file, and the words that name it.
 CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
@@ -141,6 +201,31 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "a live verdict": ("live.json", lambda d: d["tasks"][0].update(verdict="FAIL"), "live.json: verdict: it has FAIL"),
     "a row": ("verdicts.json", lambda d: d["tests"][1].update(value=9e9), r"verdicts.json: .*: value: it has 9"),
     "logs elsewhere": (RECORD, lambda d: d.update(replayed="/x"), "replayed: /x, but cluster is local"),
+    "logs here": (
+        RECORD,
+        lambda d: d.update(replayed="/x"),
+        "session.json: its logs are None, and the record has .* /x",
+    ),
+    "no token": (RECORD, lambda d: d.pop("run_token"), "run_token: it has llmbench:.*, the record None"),
+    "a fault": (TASK, lambda d: d.update(simulate={"name": "nan", "step": 5}), "it has nan@5, the record None"),
+    "no fault": (RECORD, lambda d: d.update(simulated="die@5"), "simulated: it has None, the record die@5"),
+    "a limit": (RECORD, lambda d: d.update(cut_off="ended at its time limit of 00:05:00"), "cut_off: .*end is steps"),
+    "a short limit": (RECORD, cut_off, r"cut_off: ended .* of 00:05:00, but .* is time_limit, and it took 3\.06"),
+    "no launch": (
+        RECORD,
+        lambda d: d.update(superseded=["job_lost: x"] * 2),
+        "journal: it has 1 launches of this run, and the record 3",
+    ),
+    "a row's fault": (
+        "verdicts.json",
+        lambda d: d["tests"][0].update(simulated="nan@5"),
+        "it has nan@5, the record None",
+    ),
+    "a maker": (
+        "verdicts.json",
+        lambda d: d["facts"].update(llmbench_version="1"),
+        "version: it has 1, the record None",
+    ),
     "a verdict twice": (RECORD, lambda d: d["judgements"].append(d["judgements"][0]), "judgements: .*learns. has 2"),
     "a plan": ("session.json", lambda d: d["runs"][0].update(key="x"), "session.json: it does not have this run"),
 }
@@ -155,6 +240,15 @@ EDITS = {
     "another time": (changed("finished", at=1.0), "journal: it was finished at Unix time 1, by its record at 17"),
     "damage": (lambda session: (session / "journal").write_bytes(b"x\n"), "journal: it is damaged"),
     "a FIFO": (lambda session: replace_by_fifo(session / "journal"), "journal: it is damaged"),
+    "a strike": (struck, "simulated: it has nan@5, the record None"),
+    "an attempt": (attempt(before=True), "superseded: 22359: .* not in superseded: job_node_fail: n1 failed"),
+    "a lost node": (attempt(before=True, lost_nodes=["n1"]), "this attempt lost n1, which is not in lost_nodes"),
+    "a node to avoid": (
+        attempt(before=True, lost_nodes=["n1"]),
+        "n1 was lost under tiny before, and is not in avoided_nodes",
+    ),
+    "a fault asked": (asked_for_a_fault, "made_by.command: .*--llmbench-simulate=tcp, but simulated is None"),
+    "nobody": (changed("began", session=RECORDED.name), "journal: it says who began .* and the record not who made it"),
     "3 GiB": (lambda session: os.truncate(session / "journal", 3 << 30), "journal: it is damaged"),
 }
 
@@ -162,6 +256,11 @@ EDITS = {
 def test_an_honest_session_agrees(session: Path) -> None:
     assert objections(session) == []
     (session / "journal").unlink()  # as in a folder of records alone
+    assert objections(session) == []
+
+
+def test_each_process_of_a_session_knows_its_own_attempts(session: Path) -> None:
+    attempt(before=False, lost_nodes=["n1"])(session)
     assert objections(session) == []
 
 
@@ -183,12 +282,39 @@ def changed_leaf(value: Any) -> Any:
     return value + 1 if isinstance(value, int) else value * 1.07 + 0.001 if isinstance(value, float) else f"{value}x"
 
 
+# Values for fields that are empty in the record.
+ADDED = {
+    "simulated": "die@5", "cut_off": "Slurm ended it at its time limit", "replayed": "/x", "as_recorded": "steps",
+    "superseded": ["job_lost: x"], "failed_launches": ["x", "y"], "provenance": {"torch": "2.9"}, "totals": {"x": 1.0},
+    "unreadable": ["output.log:1: x"], "findings": ["x"], "transport": ["x"], "unconfirmed": ["x"], "settings": "x",
+    "problem": {"kind": "hang", "message": "x"},
+}  # fmt: skip
+
+
+def edits_of(whole: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each leaf changed, each field left out, and each that is empty with a value; a recipe is compared as one."""
+    for leaf in leaves({name: value for name, value in whole.items() if name != "recipe"}):
+        edited = copy.deepcopy(whole)
+        parent = functools.reduce(lambda part, key: part[key], leaf[:-1], edited)
+        parent[leaf[-1]] = changed_leaf(parent[leaf[-1]])
+        yield ".".join(map(str, leaf)), edited
+    for name, value in whole.items():
+        if value not in (None, 0, 1, [], {}):
+            yield f"{name} left out", {key: kept for key, kept in whole.items() if key != name}
+    report = {name: value for name, value in whole.get("report", {}).items() if value}
+    for name in report:
+        yield f"report.{name} left out", {**whole, "report": {key: kept for key, kept in report.items() if key != name}}
+    yield from ((f"{name} added", {**whole, name: value}) for name, value in ADDED.items() if not whole.get(name))
+
+
 @pytest.mark.parametrize(("kind", "folder"), [(RunRecord, RUN), (HealthRecord, "checks/memory")])
-def test_each_leaf_of_a_record_is_compared(session: Path, kind: Any, folder: str) -> None:
-    """An edited value is named, even if the record's digest in the journal was computed again."""
+def test_each_edit_of_a_record_is_named(session: Path, kind: Any, folder: str) -> None:
+    """Even if the record's digest in the journal was computed again."""
     changed("began", session=session.name)(session)  # the recorded journal is of before it had this key
+    changed("finished", record="")(session)
+    plain("verdicts.json", lambda data: data["facts"].update(llmbench_version=__version__))(session)
     path, unseen, agreement = session / folder / "record.json", set[str](), Agreement(session)
-    whole, record = json.loads(path.read_text()), kind.read(path)
+    record = kind.read(path)
     assert agreement.kept is not None
     again: Any
     differences: Callable[..., list[str]]
@@ -196,19 +322,29 @@ def test_each_leaf_of_a_record_is_compared(session: Path, kind: Any, folder: str
         again, differences = judge_check_again(record, agreement), differences_of_report
     else:
         again = recount(record.recipe, as_replayed(record, path.parent), agreement.kept.system)
-        differences = differences_of_record
+        record, differences = record.model_copy(update=dict(again.outcome)), differences_of_record
+    record = sign(session, path, record)
+    whole = json.loads(path.read_text())
     assert [*agreement.objections(record), *differences(record, again)] == []
-    for leaf in leaves(whole):
-        if leaf[0] == "recipe":  # one comparison with the plan
-            continue
-        edited = copy.deepcopy(whole)
-        parent = functools.reduce(lambda part, key: part[key], leaf[:-1], edited)
-        parent[leaf[-1]] = changed_leaf(parent[leaf[-1]])
+    for name, edited in edits_of(whole):
         with contextlib.suppress(ValidationError):
             record = kind.model_validate_json(json.dumps(edited))
             if not agreement.objections(record) and not differences(record, again):
-                unseen.add(".".join(map(str, leaf)))
-    assert unseen <= UNCHECKED.keys()
+                unseen.add(name)
+    assert unseen <= UNCHECKED.keys(), unseen - UNCHECKED.keys()
+
+
+def test_a_run_with_a_problem_is_compared_with_its_logs(session: Path) -> None:
+    """Unless its ranks have written on, as those on a lost node do."""
+    record, agreement = RunRecord.read(session / RECORD), Agreement(session)
+    hang = {"problem": Problem(kind="hang", message="no step"), "metrics": {}, "steady": None, "judgements": ()}
+    broken = record.model_copy(update=hang)
+    slow = record.steps[11].model_copy(update={"seconds": 9.0})
+    other = broken.model_copy(update={"steps": (*record.steps[:11], slow, *record.steps[12:])})
+    assert differences_of_logs(agreement, broken) == []
+    assert "steps[12].seconds: the record says 9.0" in differences_of_logs(agreement, other)[0]
+    fewer = broken.model_copy(update={"steps": other.steps[:20]})
+    assert differences_of_logs(agreement, fewer) == []
 
 
 def test_of_a_session_that_goes_on_lines_may_be_missing(session: Path) -> None:

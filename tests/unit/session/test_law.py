@@ -92,8 +92,8 @@ def test_what_ran_is_shown() -> None:
 
 @pytest.mark.parametrize(
     ("recipe", "asked", "named"),
-    [({}, None, ""), ({}, 1, ""), ({}, 4, "nodes: it ran on 1, and was to run on 4"), ({"nodes": 1}, None, ""),
-     ({"nodes": 3}, None, "nodes: it ran on 1, and was to run on 3"), ({"nodes": 3}, 1, "")],
+    [({}, None, ""), ({}, 1, ""), ({}, 4, "nodes: it ran on 1, and should have run on 4"), ({"nodes": 1}, None, ""),
+     ({"nodes": 3}, None, "nodes: it ran on 1, and should have run on 3"), ({"nodes": 3}, 1, "")],
 )  # fmt: skip
 def test_a_run_was_to_be_on_a_number_of_nodes(recipe: dict[str, Any], asked: int | None, named: str) -> None:
     """A replay asks for a number by --nodes, or by a recipe that is for one; other commands name the difference."""

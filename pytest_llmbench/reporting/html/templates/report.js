@@ -129,10 +129,10 @@
     return [...curve.getAttribute("d").matchAll(/[ML]([^ ]+) ([^MLh]+)/g)].map(([, x, y], n) => [Number(x), Number(y), names[n] ?? Number(x)]);
   };
   const rowsOf = (figure) => {
-    const data = figure.querySelector("script");
+    const data = figure.querySelector("script"), title = figure.querySelector("em").textContent || "Name";
     if (data) {
       const {x, y, z} = JSON.parse(data.textContent);
-      return [["", ...x], ...z.map((values, n) => [y[n], ...values])];
+      return [[title, ...x], ...z.map((values, n) => [y[n], ...values])];
     }
     const curves = all("path[data-name]", figure), at = new Map();
     curves.forEach((curve, n) => pointsOf(curve).forEach(([x, y, name]) => {
@@ -141,7 +141,7 @@
       at.get(key)[n + 2] = y;
     }));
     const rows = [...at.values()].sort(([one], [two]) => one - two).map(([, ...row]) => row);
-    return [[figure.querySelector("em").textContent, ...curves.map((curve) => curve.dataset.name)], ...rows];
+    return [[title, ...curves.map((curve) => curve.dataset.name)], ...rows];
   };
   const offerTable = (figure) => {
     const box = document.createElement("details"), table = document.createElement("table");

@@ -96,7 +96,7 @@ def test_a_good_run_passes(good: Evidence) -> None:
         (evidence((), completed=None, cut_off="limit", recipe=CUT), "steps_missing", "neither a step"),
         (evidence(()), "steps_missing", "neither a step"),
         (evidence(device="NVIDIA H200"), "wrong_hardware", "the system file has"),
-        (evidence(world_size=4), "wrong_ranks", "its log reports 4 ranks; the run was to have 2"),
+        (evidence(world_size=4), "wrong_ranks", "its log reports 4 ranks; the run should have 2"),
         (evidence(unreadable=("a.log:6: cut",), unread=2), "unreadable_log", "2 lines that look like steps"),
         (evidence(**UNREAD), "unreadable_log", "1 line that looks like a step"),
         (evidence(steps(49), recipe={"steps": 49}, **UNREAD), "unreadable_log", "1 line that looks like a step"),

@@ -67,6 +67,7 @@ _THREE_LINES = """[143.2] NVRM: The NVIDIA GPU 0000:5d:00.0
         ("[9.1] NVRM: fallen off the bus and is not responding to commands.", 79, ""),
         ("[9.1] NVRM: GPU 0000:81:00.0: RmInitAdapter failed! (0x24:0x72:1417)", 143, "0000:81:00.0"),
         ("[9.1] NVRM: GPU 0000:81:00.0: rm_init_adapter failed, device minor number 3", 143, "0000:81:00.0"),
+        ("[9.1] NVRM: kgspHealthCheck_TU102: *** GSP Timeout ***", 143, ""),
         ("[9.1] NVRM: RmInitAdapter: Cannot initialize GSP firmware RM", 143, ""),
     ],
 )

@@ -94,5 +94,5 @@ def test_a_gpu_that_is_not_listed_and_two_outputs_in_one_are_refused() -> None:
     with pytest.raises(RunError, match="attached_gpus 2, and lists 1"):
         read_smi(_HEALTHY.replace("<attached_gpus>1<", "<attached_gpus>2<"))
     bad = "<ecc_errors><volatile><dram_uncorrectable>3</dram_uncorrectable></volatile></ecc_errors></gpu>"
-    with pytest.raises(RunError, match="says ecc_errors twice of GPU"):
+    with pytest.raises(RunError, match="lists ecc_errors twice for GPU"):
         read_smi(_HEALTHY.replace("</gpu>", bad))

@@ -25,6 +25,7 @@ from tests.support.recorded import (
     broken_run,
     check_records,
     run_record,
+    write_every_kind,
     write_large,
     write_page,
     write_session,
@@ -82,12 +83,7 @@ class Page(HTMLParser):
 def session(tmp_path: Path) -> Path:
     """A session of four runs and six checks, with a verdict of every kind."""
     folder = tmp_path / "20261124-101500-abc123"
-    runs = [
-        run_record(folder, "good", 0),
-        run_record(folder, "slow", 1, slow=1.12),
-        broken_run(folder, "dead", "it died"),
-    ]
-    write_session(folder, runs, check_records(folder), clauses=True)
+    write_every_kind(folder)
     return folder
 
 

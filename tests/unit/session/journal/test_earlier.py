@@ -230,7 +230,7 @@ def test_a_session_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         place: Any = os if where == "open" else Path
         patch.setattr(place, where, refuse)
-        with pytest.raises(ConfigError, match=r"session s cannot be taken on: .*Read-only file system.*--replay"):
+        with pytest.raises(ConfigError, match=r"session s cannot go on: .*Read-only file system.*--replay"):
             take_over(Session(id="s", folder=tmp_path / "s"), "local")
     take_over(Session(id="s", folder=tmp_path / "s"), "local").journal.close()
 

@@ -20,7 +20,7 @@ def test_a_silent_owner_ends_the_wait(tmp_path: Path) -> None:
     start = time.monotonic()
     why = hold(str(file), ttl_s=0.2, poll_s=0.01)
     assert 0.2 <= time.monotonic() - start < 2
-    assert why == f"the owner of this run has been silent for 0.2 s ({file})"
+    assert why == f"its session has been silent for 0.2 s ({file})"
 
 
 def test_a_file_system_that_stands_still_is_not_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_stop_file_or_a_missing_owner_ends_the_wait(tmp_path: Path) -> None:
     assert "silent" in hold(str(tmp_path / "gone" / "owner"), ttl_s=0.05, poll_s=0.01)
     (tmp_path / "stop").touch()
     why = hold(str(tmp_path / "owner"), ttl_s=60)
-    assert why == f"the owner of this run asked for its end ({tmp_path / 'stop'})"
+    assert why == f"its session ended this run ({tmp_path / 'stop'})"
 
 
 def test_touching_the_file_is_no_sign_of_life(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_rank_ends_with_its_owner(tmp_path: Path, launch: Launch) -> None:
         time.sleep(0.05)
     assert process.wait(300) == OWNER_GONE
     failure = read_steps(tmp_path).ranks[0].failure
-    assert failure == f"OwnerGone: the owner of this run has been silent for 1 s ({owner})"
+    assert failure == f"OwnerGone: its session has been silent for 1 s ({owner})"
     assert phase.read_text().split() == ["0", "forward", "0"]
 
 
