@@ -38,15 +38,16 @@ def law_of_today(*, as_recorded: bool) -> "Law":
     """
     from pytest_llmbench.cli.rows import folders_of  # noqa: PLC0415  # with pytest and all engines
     from pytest_llmbench.cli.site.reading import call_in_site  # noqa: PLC0415
-    from pytest_llmbench.core.recipe.recipes import SCALES, load_recipes  # noqa: PLC0415
+    from pytest_llmbench.core.recipe.recipes import recipes_at_scales  # noqa: PLC0415
     from pytest_llmbench.session.law import Law  # noqa: PLC0415
 
     try:
         folders = call_in_site(lambda config: folders_of(config, "recipes"))
     except ConfigError as error:
         return Law(as_recorded=as_recorded, unread=str(error))
-    read = [recipe for scale in SCALES for recipe in load_recipes(folders, scale).values()]
-    return Law(recipes={(recipe.name, recipe.scale): recipe for recipe in read}, as_recorded=as_recorded)
+    read = [scales for recipes in recipes_at_scales(folders).values() for scales in recipes.values()]
+    of_today = {(recipe.name, scale): recipe for scales in read for scale, recipe in scales.items()}
+    return Law(recipes=of_today, as_recorded=as_recorded)
 
 
 def print_json(data: Any) -> None:

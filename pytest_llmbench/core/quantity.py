@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 from collections.abc import Iterable
@@ -182,6 +183,14 @@ def listed(items: Iterable[object], most: int = 8, between: str = ", ") -> str:
 def counted(number: int, word: str) -> str:
     """A number of things: `1 node`, `2 nodes`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def utc(at: float | None) -> str:
+    """A Unix time for people; empty if it is unknown."""
+    try:
+        return f"{dt.datetime.fromtimestamp(at, dt.UTC):%Y-%m-%d %H:%M:%S} UTC" if at else ""
+    except (OverflowError, ValueError, OSError):
+        return f"{at} (no time)"
 
 
 def for_people(value: float, digits: int = 4) -> str:

@@ -38,7 +38,7 @@ class Rules:
     refused: Mapping[str, str] = field(default_factory=dict)  # refused arguments by name, with the effect of each
     harmless: Collection[str] = ()  # names of arguments that leave the model and its work as they are
     families: tuple[str, ...] = ()  # beginnings of further names of harmless arguments
-    # Values of arguments that change the work of a step, unless the recipe gives them
+    # Values of arguments that change the work of a step, unless the recipe gives them; a tuple has several of them.
     usual: Mapping[str, Any] = field(default_factory=dict)
 
     def problems(self, recipe: Recipe, own: Mapping[str, Any]) -> Iterator[str]:
@@ -84,7 +84,8 @@ class Rules:
             rule = None if open_ else self._due(name, own)
             if rule is not None and value is not None and not any(_agree(value, due) for due in rule.allowed):
                 words = f"{setting.name} {setting.value}; {rule.field} of the recipe is {_words(rule.allowed)}"
-                of_optimizer = rule.field.startswith("optimizer.")
+                unclipped = rule.field == "optimizer.clip_grad_norm" and _agree(value, 0)  # no norm is taken
+                of_optimizer = rule.field.startswith("optimizer.") and not unclipped
                 (numbers if of_optimizer else differ).append(words if of_optimizer else f"{setting.where} says {words}")
             if setting.compared or rule is not None:
                 kinds["compared"] += 1
@@ -103,17 +104,17 @@ class Rules:
         return SettingsCheck(differ=tuple(differ), summary=summary)
 
     def _due(self, name: str, own: Mapping[str, Any]) -> Same | None:
-        """The rule that a printed setting has to meet; None if any value will do."""
-        if name in own and not self._is_harmless(name):
+        """The rule of a printed setting, also of one in a family of harmless ones; None if any value will do."""
+        ruled = name in self.usual or (name in self.refused and name not in self.harmless)
+        if name in own and (ruled or not self._is_harmless(name)):
             is_path = bool(set("/{") & set(str(own[name])))
             values = tuple(own[name]) if isinstance(own[name], list | tuple) else (own[name],)
             return None if is_path else Same(field=f"options.arguments.{name}", allowed=values)
         if name in self.same:
             return self.same[name]
-        if self._is_harmless(name):
-            return None
-        given = self.usual if name in self.usual else self.refused
-        return Same(field=f"options.arguments.{name}", allowed=(self.usual.get(name),)) if name in given else None
+        usual = self.usual.get(name)
+        allowed = usual if isinstance(usual, tuple) else (usual,)
+        return Same(field=f"options.arguments.{name}", allowed=allowed) if ruled else None
 
 
 # The rules of a framework's arguments, and the arguments of a recipe's options.

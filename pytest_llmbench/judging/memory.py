@@ -149,11 +149,11 @@ def _width(model: ModelShape) -> float:
     """Hidden size of the OPT or GPT-3 layer whose activations take as many bytes as those of a layer of this model.
 
     Without dropout such a layer takes 32 bytes: 16 for the feed-forward's inner layer, 8 for query, key, value and
-    mixed values.
+    mixed values. Experts keep a copy of a token each.
     """
     h, heads, d, experts = model.hidden_size, model.attention_heads, model.head_width, model.experts
-    inner = model.feed_forward_width
+    inner, copies = model.feed_forward_width, 0
     if experts is not None:
-        inner = experts.top_k * experts.feed_forward_size + experts.shared_size
+        inner, copies = experts.top_k * experts.feed_forward_size + experts.shared_size, experts.top_k
     attention = 2 * (heads + model.key_value_heads) * d
-    return (8 * h + 2 * attention + 4 * inner * (1.5 if model.gated else 1.0)) / 32
+    return ((8 + 2 * copies) * h + 2 * attention + 4 * inner * (1.5 if model.gated else 1.0)) / 32

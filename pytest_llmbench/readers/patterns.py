@@ -24,7 +24,7 @@ _LEVEL = re.compile(
 # The reason is in the last line of a traceback.
 _FAILURE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|ExceptionGroup)(?:\(\w+\))?(?::\s|\s*$)"
-    r"|(?:[a-z_]\w*\.)*(?:exc|errors?|\w*exceptions?)\.[A-Z]\w*(?:\(\w+\))?(?::\s|\s*$)"
+    r"|(?:\w+\.)+(?:Error|Exception): |(?:[a-z_]\w*\.)*(?:exc|errors?|\w*exceptions?)\.[A-Z]\w*(?:\(\w+\))?(?::\s|\s*$)"
     r"|(?:[a-z_]\w*\.)+[A-Z]?\w{0,30}(?:Bad|Broken|Expired|Fail|Timeout|Abort|Invalid|Unsupported|Killed|Missing|NotFound)"
     r"\w{0,30}: |(?:[\w./-]+: )?[A-Z]\w{1,40}NotFound\w{0,9}: |SystemExit: |\s+what\(\): +\S"
     r"|(?:[\w./-]+: )?(?:fatal )?error: "  # argparse, Slurm, compilers, loaders of data
@@ -58,7 +58,7 @@ _ENDED = re.compile(
     r"\b(?:exit(?:s|ed)?|exitcode|return(?:s|ed)?|ended|terminated|killed|signal|status|code"
     r"|value)\b[^\d\n]{0,24}\b(?:signal|status|code|value)\b\W{0,4}[1-9]\d{0,4}\b|\bexitcode\W{1,5}[1-9]|death signal"
     r"|\breturned [1-9]\d{0,2} exit status|\bnon-?zero (?:exit|status|return)|\*\*\* .{1,200} Error [1-9]\d{0,2}\s*$"
-    r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]|\brc=[1-9]",
+    r"|\b(?:by|on|with) signal\W{0,2}[1-9A-Z]|\bcu[A-Za-z]{2,40} returned [1-9]|\brc=[1-9]|\bexit [1-9]\d{0,2}\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # Words of failure that a run may survive.
@@ -72,21 +72,23 @@ _MAY_BE_HARMLESS = re.compile(
     r"|containment|is not equal to|(?:Crash|Image)\w*BackOff|ErrImagePull|Create\w+Error|no socket interface"
     r"|(?:is|was|has been|been) (?:probably )?(?:lost|locked|dead|down|gone)"
     r"|(?:link|went|controller|service|server|node|nodes|host|them) down|compromised|bad (?:device|block|sector|page)"
-    r"|diverged|interruption|unauthorized|restricted|is too old|unavailable"
+    r"|diverged|exploded|not divisible|unresponsive|not alive|(?:heartbeat|device|carrier) lost|\d UE|back-off \w+ing"
+    r"|interruption|unauthorized|restricted|is too old|unavailable"
     r"|no (?:CUDA|NVIDIA).{1,20}(?:available|detected|driver)|too many \w+|rate limit"
-    r"|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|on|for|from|reached))|(?:reset|closed|deleted) by"
-    r"|connection (?:to \S+ )?(?:closed|dropped)|fallen off|taking .{0,40}down|low on resource"
-    r"|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent|mismatch(?:ed)?"
-    r"|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable|abnormal(?:ly)?"
-    r"|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION|exception by"
-    r"|general protection|not enough|insufficient|quota|in use|out of (?:memory|resource|range|space|bounds|disk)"
-    r"|no (?:module|space|route|such)|not (?:found|responding|connected|ready|permitted)|does not exist"
-    r"|(?:file ?system|remounting .{0,40}) read-only|read-only file system|resource busy|service not known"
-    r"|(?:page|access) fault|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command"
+    r"|timeouts?(?=[,.!;]|\s*$| (?:while|waiting|after|occurred|detected|on|for|from|reached))"
+    r"|(?:reset|closed|deleted) by|connection (?:to \S+ )?(?:closed|dropped)|fallen off|taking .{0,40}down"
+    r"|low on resource|undefined (?:symbol|reference)|unresolved|unsupported|unrecogni[sz]ed|incompatible|inconsistent"
+    r"|mismatch(?:ed)?|invalid|illegal|malformed|corrupt(?:ed|ion)?|uncorrectable|unrecoverable|unhealthy|unreachable"
+    r"|abnormal(?:ly)?|unexpected(?:ly)?(?! key)|violation|desync|traceback|backtrace|fatal|BAD TERMINATION"
+    r"|exception by|general protection|not enough|insufficient|quota|in use"
+    r"|out of (?:memory|resource|range|space|bounds|disk)|no (?:module|space|route|such)"
+    r"|not (?:found|responding|connected|ready|permitted)|does not exist|(?:file ?system|remounting .{0,40}) read-only"
+    r"|read-only file system|resource busy|service not known|fault(?! (?:toler|inject|handl))|no rule|unknown reason"
+    r"|thermal shutdown|(?:received|got|caught) (?:signal|SIG[A-Z]+)|sending signal \w+ to command"
     r"|SIG[A-Z]+ (?:received|caught)|(?:is|found|became|detected)(?: now)? (?:nan|inf)|(?:deadlock|hang)s? detected"
     r"|\w+(?:error|exception)(?=\s*$)|(?:nan|inf|non-?finite)\b.{0,60}\b(?:exit|stopp|halt|terminat)\w+"
     r"|errors?(?! (?:rate|count|correct|budget|toleran|handl|reporting|feedback|inject|checking|log|file|message|code 0"
-    r"|\d*\.\d)|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
+    r"|to|\d*\.\d)|\.\w|: ?\d|[\w/.]*[=(]))\b|\bNCCL WARN ",
     re.ASCII | re.IGNORECASE,
 )
 # With one of these words a line reports a warning, a retry or a possibility, and not a failure.
@@ -96,11 +98,12 @@ _HEDGED = re.compile(
     r"|(?:dropp|filter|remov|exclud|discard)(?:ed|ing) \d+|disabl\w+|deprecat\w+|optional\w*|may|might|if"
     r"|will (?:be|use|not|result|abort)|start\w* from|dlerror|installed|normally|successfully|allowed|git repository"
     r"|File exists|ioctl for device"
-    r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|not an) errors?)\b|[,;] (?:so |now "
-    r"|then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|start|assum|try)ing\b|fail[ -]?over"
-    r"|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err|un(?:healthy|correct|recover)|invalid|timeout|lost)"
-    r"|: No device found|module verification|\b0 of \d|error-free|^ *(?:[#+] |set -|if \[)|; .{0,40} is not |^df: "
-    r"|\bOK\s*$| \.{3,} |^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:=] ?0\b"
+    r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|rounding|numerical|not an) errors?)"
+    r"\b|[,;] (?:so |now |then )?(?:download|build|creat|generat|proceed|continu|us|fall|default|start|assum|try)ing\b"
+    r"|fail[ -]?over|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err(?! \d)|un(?:healthy|correct|recover)"
+    r"|invalid|time(?:out|d out)|lost)|: No device found|module verification|\b0 of \d|error-free|not enough SMs"
+    r"|(?:records?|samples?|rows?) (?:dropp|skipp|filter|remov)ed|\(bug\)|^ *(?:[#+] |set -|if \[)|; .{0,40} is not "
+    r"|^df: |\bOK\s*$| \.{3,} |^[ +]*\w+=|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: \w+)? ?[:= ] ?0\b"
     r"|\w ?[:=] ?(?:0(?:\.0+)?(?: of \d+)?|no(?:ne|t active)?|false|off|disabled|\[\])\s*$",
     re.ASCII | re.IGNORECASE,
 )
@@ -137,7 +140,8 @@ _NEEDLES = (
     "User defined|Virtual timer|dumped core|trap |stall|ockup|OCKUP|probably|ompromised|bad |iverged|oo Many|"
     "rate limit|is nan|is inf|DOWN| dead| gone|Lost |ANCEL|No route|went away|reempted|tuck|unbound|equires|equired|"
     "Call Trace|end trace|ainted|Emask|ontainment|not equal|BackOff|Oops|Down|NotFound|detected|too old|found NaN|"
-    "NVIDIA driver|estricted|nauthorized|leted by|losed|GPUs are|No device|no socket"
+    "NVIDIA driver|estricted|nauthorized|leted by|losed|GPUs are|No device|no socket|xploded|ivisible|nresponsive|"
+    " alive| UE|ack-off|o rule|hermal"
 )
 FAILURES = tuple(map(str.encode, _NEEDLES.split("|")))
 _ANY = re.compile("|".join(map(re.escape, _NEEDLES.split("|"))))

@@ -108,6 +108,11 @@ class Agreement:
         return _read_or_none(lambda: read_snapshot(self.folder))
 
     @cached_property
+    def _slots(self) -> Mapping[str, int | None]:
+        """The slot of each test of the plan: groups of nodes and the history have verdicts of their own."""
+        return {test.test: test.slot for test in self.plan.tests} if self.plan is not None else {}
+
+    @cached_property
     def _attempts(self) -> list[RunRecord]:
         """The attempts at runs that others followed."""
         return [*_read_all(self.folder.glob(f"{layout.SUPERSEDED}/*/{layout.RECORD}"))]
@@ -123,9 +128,7 @@ class Agreement:
         return sum(event.at <= (at or 0.0) for event in self._events or () if event.event == "began")
 
     def _judged(self, record: Record) -> list[Judgement]:
-        """The verdicts of tests of the plan: groups of nodes and the history have verdicts of their own."""
-        declared = {test.test for test in self.plan.tests} if self.plan is not None else set()
-        return [judgement for judgement in record.judgements if judgement.test in declared]
+        return [judgement for judgement in record.judgements if judgement.test in self._slots]
 
     def _of_itself(self, record: RunRecord) -> Iterator[str]:
         for text in contradictions(record, known_statistics(record.recipe)):
@@ -143,10 +146,9 @@ class Agreement:
         """Compare the verdicts of a record with each other, and those of a check with its report."""
         tests = [judgement.test for judgement in record.judgements]
         yield from (f"judgements: {test} has {tests.count(test)}" for test in {*tests} if tests.count(test) > 1)
-        slots = {test.test: test.slot for test in self.plan.tests} if self.plan is not None else {}
         if isinstance(record, HealthRecord):
             for judgement in self._judged(record):
-                state = record.state(slots[judgement.test])[0]
+                state = record.state(self._slots[judgement.test])[0]
                 if judgement.verdict is Verdict.PASS is not state:
                     yield f"{judgement.test}: its verdict is PASS, and the report comes to {state}"
 
@@ -273,7 +275,6 @@ class Agreement:
         facts = {"llmbench_version": record.made_by and record.made_by.llmbench_version}
         facts |= {name: texts[name] for name in ("system", "cluster", "allocation") if name in texts}
         yield from _compare(layout.VERDICTS, self._verdicts.facts, facts)
-        declared = self._judged(record)
         for judgement in record.judgements:
             where, row = f"{layout.VERDICTS}: {judgement.test}", self._rows.get(judgement.test)
             if row is None:
@@ -284,7 +285,7 @@ class Agreement:
             if isinstance(record, HealthRecord) and (slot := row.get("slot")) not in {None, ""}:
                 texts["hosts"] = record.host(int(slot or 0))
             # A row is about the first of the runs that are judged together; one of groups is about none.
-            if judgement in declared and getattr(record, "repeat", 1) == 1:
+            if judgement.test in self._slots and getattr(record, "repeat", 1) == 1:
                 row = {name: value or None for name, value in row.items() if name not in verdict}
                 yield from _compare(where, row, texts)
 

@@ -2,9 +2,12 @@
 
 import functools
 from collections.abc import Mapping
+from typing import get_args
 
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.recipe.recipes import Recipe, Scale, load_recipes
+
+SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from pytest_llmbench.cluster.system import load_system
 from pytest_llmbench.core.gpus import published
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, Scale
+from pytest_llmbench.core.recipe.recipes import Recipe, Scale
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import validate
@@ -17,7 +17,7 @@ from pytest_llmbench.engines.base import get_engine, on_machine, statistics_of
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.interval.steady import LEAST
 from pytest_llmbench.judging.references import Machine
-from tests.support.shipped import shipped_recipes
+from tests.support.shipped import SCALES, shipped_recipes
 
 RECIPES: dict[Scale, Mapping[str, Recipe]] = {scale: shipped_recipes(scale) for scale in SCALES}
 SYSTEM_FILES = sorted(shipped("systems").glob("*.yaml"))

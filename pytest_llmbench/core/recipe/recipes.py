@@ -16,7 +16,6 @@ from pytest_llmbench.core.schema import MinutesField, Name, Strict, merge, valid
 from pytest_llmbench.core.yaml_files import read_yaml
 
 Scale = Literal["full", "smoke"]
-SCALES: tuple[Scale, ...] = ("full", "smoke")
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 # Keys of a recipe that no file has: a name comes from the mapping, a scale from `--scale`.
 NOT_WRITTEN = ("name", "scale")
@@ -254,22 +253,28 @@ class Recipe(Strict):
 def load_recipes(folders: Iterable[Path], scale: Scale = "full") -> dict[str, Recipe]:
     """Read every recipe of every `*.yaml` in `folders`, by name in the order of the files.
 
-    Raises ConfigError as `recipes_by_file` does.
+    Raises ConfigError as `recipes_at_scales` does.
     """
     return {name: recipe for file in recipes_by_file(folders, scale).values() for name, recipe in file.items()}
 
 
 def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path, dict[str, Recipe]]:
-    """Read the recipes of each `*.yaml` in `folders`.
+    """Read the recipes of each `*.yaml` in `folders` at one scale. Raises ConfigError as `recipes_at_scales` does."""
+    read = recipes_at_scales(folders)
+    return {path: {name: scales[scale] for name, scales in recipes.items()} for path, recipes in read.items()}
+
+
+def recipes_at_scales(folders: Iterable[Path]) -> dict[Path, dict[str, dict[Scale, Recipe]]]:
+    """Read the recipes of each `*.yaml` in `folders`, by name and scale.
 
     A file holds `recipes:`, a mapping of name to recipe, and optionally `defaults:`, laid under each of them, and
     `smoke:`, laid over each of them at `--scale smoke`. Raises ConfigError if a file or key is wrong, or two files use
     one name.
     """
     origin: dict[str, Path] = {}
-    files: dict[Path, dict[str, Recipe]] = {}
+    files: dict[Path, dict[str, dict[Scale, Recipe]]] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*.yaml"))):
-        files[path] = _recipes_of(path, scale)
+        files[path] = _recipes_of(path)
         for name in files[path]:
             if name in origin:
                 raise ConfigError(f"recipe {name!r} is in both {origin[name]} and {path}; rename one")
@@ -277,14 +282,14 @@ def recipes_by_file(folders: Iterable[Path], scale: Scale = "full") -> dict[Path
     return files
 
 
-def _recipes_of(path: Path, scale: Scale) -> dict[str, Recipe]:
-    family, recipes = validate(RecipeFamily, read_yaml(path), str(path)), {}
+def _recipes_of(path: Path) -> dict[str, dict[Scale, Recipe]]:
+    family = validate(RecipeFamily, read_yaml(path), str(path))
+    recipes: dict[str, dict[Scale, Recipe]] = {}
     for name in family.recipes:
         laid_out = family.laid_out(name, path)
-        recipe = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
-        # Both scales are checked, whichever is asked for: a typo in the other one is found today.
+        full = validate(Recipe, laid_out["full"], in_file(path, name, "full"))
         smoke = validate(Recipe, laid_out["smoke"], in_file(path, name, "smoke")) if family.smoke else None
-        recipes[name] = recipe if scale == "full" else smoke or recipe.model_copy(update={"scale": scale})
+        recipes[name] = {"full": full, "smoke": smoke or full.model_copy(update={"scale": "smoke"})}
     return recipes
 
 

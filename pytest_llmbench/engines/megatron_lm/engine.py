@@ -201,7 +201,12 @@ _USUAL: Mapping[str, Any] = {
     "cpu-offloading-num-layers": 0, "calculate-per-token-loss": None, "experimental-attention-variant": None,
     "linear-attention-freq": None, "moe-layer-freq": 1, "normalization": "LayerNorm", "rotary-percent": 1.0,
     "first-last-layers-bf16": None, "reset-position-ids": None, "eod-mask-loss": None, "skipped-train-samples": 0,
-    "consumed-train-samples": 0,
+    "consumed-train-samples": 0, "add-position-embedding": True, "softmax-type": "vanilla",
+    **dict.fromkeys((
+        "apply-residual-connection-post-layernorm", "attention-output-gate", "fp16-lm-cross-entropy",
+        "fp32-residual-connection", "hybrid-context-parallel", "is-hybrid-model", "moe-expert-capacity-factor",
+        "moe-use-upcycling", "openai-gelu", "qk-l2-norm", "quick-geglu", "use-mup",
+    )),
 }  # fmt: skip
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 # The recompute arguments that each way of checkpointing may have.
@@ -229,6 +234,9 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         "train-iters": ("steps", recipe.steps, False),
         "exit-interval": ("steps", recipe.steps, False),
         "num-layers-per-virtual-pipeline-stage": ("parallelism.virtual_pipeline", None),
+        "virtual-pipeline-model-parallel-size": (
+            "parallelism.virtual_pipeline", layout.virtual_pipeline if layout.virtual_pipeline > 1 else None
+        ),
     })  # fmt: skip
     precision = rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
     same = rules_of_given(arguments, _FIELDS)

@@ -95,6 +95,17 @@ _FIELDS = {
     "model.optim.weight_decay": "optimizer.weight_decay", "model.optim.sched.warmup_steps": "optimizer.warmup_steps",
     "trainer.max_steps": "steps", "trainer.gradient_clip_val": "optimizer.clip_grad_norm",
 }  # fmt: skip
+# Settings that change the work of a step, with the values that leave it that of GPT-3.
+_USUAL: Mapping[str, Any] = {
+    "trainer.accumulate_grad_batches": 1, "model.activation": "gelu", "model.bias": True,
+    "model.normalization": ("layernorm", "layernorm1p", "LayerNorm"), "model.share_embeddings_and_output_weights": True,
+    "model.position_embedding_type": ("learned_absolute", None), "model.transformer_block_type": "pre_ln",
+    **dict.fromkeys(("model.context_parallel_size", "model.expert_model_parallel_size"), (1, None)),
+    **dict.fromkeys((
+        "model.cpu_offloading", "model.fp8", "model.num_moe_experts", "model.peft.peft_scheme",
+        "model.restore_from_path", "model.resume_from_checkpoint", "model.window_size",
+    )),
+}  # fmt: skip
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 
 
@@ -116,7 +127,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
         same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
-        usual={"trainer.accumulate_grad_batches": 1},
+        usual={**_USUAL, "model.num_query_groups": (None, model.attention_heads)},
     )  # fmt: skip
 
 

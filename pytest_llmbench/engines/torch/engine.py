@@ -18,6 +18,7 @@ from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.judging.language_losses import expected_of
 from pytest_llmbench.judging.memory import Footprint
 
+_ROW = 8  # elements of 16 bits, which the kernel of grouped products loads together
 _EIGHT_BIT_TILE = 16  # sides of matrices that a GPU multiplies in 8 bits are multiples of it
 
 
@@ -30,7 +31,7 @@ class TorchEngine(InProcess):
     extra = "torch"
     options: type[Strict] = TorchOptions
     ends_early = True
-    shapes = DENSE | {"parallelism.activation_checkpointing"}
+    shapes = DENSE | {"parallelism.activation_checkpointing", "model.experts"}
 
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
         number = parameters(recipe.model, recipe.sequence_length)
@@ -62,7 +63,9 @@ class TorchEngine(InProcess):
         if recipe.precision == "fp8":
             yield from _indivisible(recipe)
         yield from layout_problems(self.name, recipe, ("pipeline", "virtual_pipeline"))
-        yield from (f"recipe {recipe.name}: {problem}" for problem in _unsplit(recipe, topology))
+        yield from (
+            f"recipe {recipe.name}: {problem}" for rule in (_unsplit, _unmixed) for problem in rule(recipe, topology)
+        )
         sharding = recipe.parallelism.sharding
         if sharding == "optimizer":
             yield f"recipe {recipe.name}: engine torch shards none, gradients or full, not the optimizer alone"
@@ -84,6 +87,23 @@ def _unsplit(recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield f"{listed(odd)}: indivisible by tensor {layout.tensor}"
     elif topology.world_size > layout.tensor > 1 and layout.sharding == "none":
         yield f"{topology} have copies of what tensor {layout.tensor} ranks share: set sharding: gradients or full"
+
+
+def _unmixed(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    """Yield what experts cannot have: their products are grouped, in bf16 or uncompiled, and whole on each rank."""
+    if (experts := recipe.model.experts) is None:
+        return
+    if recipe.parallelism.tensor > 1:
+        yield "engine torch does not split experts: set tensor: 1 and sequence: false"
+    if recipe.model.biases == "all":
+        yield "experts of engine torch have no biases: set model.biases: none or qkv"
+    if recipe.precision == "fp8":
+        yield "engine torch multiplies experts in bf16 alone: set precision: bf16"
+    if recipe.precision == "fp32" and recipe.compile and topology.gpus_per_node:
+        yield "PyTorch compiles products of experts in bf16 alone: set precision: bf16 or compile: false"
+    sizes = {"hidden_size": recipe.model.hidden_size, "experts.feed_forward_size": experts.feed_forward_size}
+    if odd := [f"model.{name} {size}" for name, size in sizes.items() if size % _ROW]:
+        yield f"products of experts need multiples of {_ROW}, unlike {listed(odd)}"
 
 
 def _indivisible(recipe: Recipe) -> Iterator[str]:

@@ -65,10 +65,10 @@ _REFUSED: Mapping[str, str] = {
 }
 _USUAL: Mapping[str, Any] = {
     "comm.mode": "default", "training.dtype": "float32", "training.mixed_precision_reduce": "float32",
-    "parallelism.pipeline_parallel_schedule": "1F1B",
+    "optimizer.name": "AdamW", "attn_mask_type": "causal", "debug.moe_force_load_balance": None,
 }  # fmt: skip
 _HARMLESS = frozenset({
-    "dump_folder", "hf_assets_path", "lr_scheduler.decay_ratio", "optimizer.implementation", "optimizer.name",
+    "dump_folder", "hf_assets_path", "lr_scheduler.decay_ratio", "optimizer.implementation",
     "parallelism.data_parallel_shard_degree", "parallelism.pipeline_parallel_microbatch_size",
     "training.dataset", "training.dataset_path",
 })  # fmt: skip

@@ -27,6 +27,7 @@ class Frame:
     top: float
     levels: Sequence[LevelLine] = ()  # those between bottom and top
     ticks: Sequence[float] = ()
+    values: tuple[float, float] = (0.0, 1.0)  # the lowest and the highest of a heat map
     rows: Sequence[tuple[float, str]]  # names on the vertical axis, by place
     columns: Sequence[tuple[float, str]]  # those on the horizontal axis
 
@@ -51,8 +52,10 @@ def frame_of(figure: Figure) -> Frame | None:
     """The frame of a figure; None of curves without a finite value."""
     if (heat := figure.heat) is not None:
         step, rows = -(-len(heat.x) // _MOST_NAMES), len(heat.y)
+        values = [value for row in heat.z for value in row if value is not None and math.isfinite(value)]
         return Frame(
             left=0.0, right=len(heat.x), bottom=0.0, top=rows,
+            values=(min(values, default=0.0), max(values, default=1.0)),
             rows=[(rows - at - 0.5, name) for at, name in enumerate(heat.y)],
             columns=[(at + 0.5, name) for at, name in enumerate(heat.x) if not at % step],
         )  # fmt: skip
@@ -98,9 +101,9 @@ def _round_numbers(low: float, high: float) -> Iterator[float]:
         yield float(f"{at * step:.10g}")
 
 
-def picture_of(heat: HeatMap) -> str:
-    """A heat map as a PNG in base64, with a pixel of four bytes for each value."""
-    (low, high), pixels = heat.ends, bytearray()
+def picture_of(heat: HeatMap, low: float, high: float) -> str:
+    """A heat map of values between two ends as a PNG in base64, with a pixel of four bytes for each."""
+    pixels = bytearray()
     for row in heat.z:
         pixels += b"\0"  # no filter
         for value in row:
@@ -121,9 +124,13 @@ def picture_of(heat: HeatMap) -> str:
 
 def data_of(heat: HeatMap) -> str:
     """The names and numbers of a heat map as JSON for a script of a page; a number that is not finite is missing."""
-    values = [[value if value is None or math.isfinite(value) else None for value in row] for row in heat.z]
-    data = {"x": heat.x, "y": heat.y, "z": [[value and float(number(value)) for value in row] for row in values]}
-    return json.dumps(data, separators=(",", ":")).replace("<", r"\u003c").replace("--", r"-\u002d")
+    z = [[value if value is None or math.isfinite(value) else None for value in row] for row in heat.z]
+    z = [[value and float(f"{value:.{_DIGITS}g}") for value in row] for row in z]
+    return (
+        json.dumps({"x": heat.x, "y": heat.y, "z": z}, separators=(",", ":"))
+        .replace("<", r"\u003c")
+        .replace("--", r"-\u002d")
+    )
 
 
 def number(value: float) -> str:

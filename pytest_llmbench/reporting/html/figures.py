@@ -1,4 +1,4 @@
-"""Figures of runs and checks, each with its numbers in a sentence; `drawing.py` draws them."""
+"""Figures of runs and checks, each with its numbers in a sentence; the template `figures.html.j2` draws them."""
 
 import json
 import math
@@ -65,12 +65,6 @@ class HeatMap:
     z: Sequence[Sequence[float | None]]
     unit: str
     low_is_bad: bool = False
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The lowest and the highest finite value."""
-        values = [value for row in self.z for value in row if value is not None and math.isfinite(value)]
-        return min(values, default=0.0), max(values, default=1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,14 +13,14 @@ from urllib.parse import quote
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.files import PRIVATE, write_parts
-from pytest_llmbench.core.quantity import counted, for_people, listed
+from pytest_llmbench.core.quantity import counted, for_people, listed, utc
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.reporting.html.drawing import data_of, frame_of, number, path_of, percent, picture_of
 from pytest_llmbench.reporting.html.overview import RUNS, against_bounds, node_map
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, VerdictRow, counts, interval, verdict_rows
-from pytest_llmbench.reporting.html.sections import check_sections, format_json, run_sections, utc
+from pytest_llmbench.reporting.html.sections import check_sections, format_json, run_sections
 from pytest_llmbench.reporting.html.trend import trend_figures
 from pytest_llmbench.session.folder import SessionFolder
 

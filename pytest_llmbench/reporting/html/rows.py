@@ -167,13 +167,12 @@ def _shares(texts: Mapping[str, str]) -> list[float]:
     return min(found, key=lambda each: each[0], default=[])
 
 
-def _for_people(measured: str) -> str:
+def shown(value: float | str, unit: str) -> str:
     """A number and its unit with few digits; any other text as it is."""
-    value, _, unit = measured.partition(" ")
     try:
         number = for_people(float(value))
     except ValueError:
-        return measured
+        return f"{value} {unit}".rstrip()
     return number if unit in {"1", ""} else f"{number} {unit}"
 
 
@@ -198,7 +197,7 @@ def _row(properties: Mapping[str, Any]) -> VerdictRow:
         about=about,
         subject=texts.get(about, ""),
         statistic=statistic,
-        measured=_for_people(measured),
+        measured=shown(*measured.partition(" ")[::2]),
         more=more,
         share=shares[0] if shares else None,
         shares=(min(shares[1:]), max(shares[1:])) if shares[1:] else None,

@@ -1,6 +1,5 @@
 """The sections of the report: one for each run and each check, as the templates show it."""
 
-import datetime as dt
 import json
 import os
 import re
@@ -13,8 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
+from pytest_llmbench.core.quantity import counted, for_people, listed, utc
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
@@ -23,7 +21,7 @@ from pytest_llmbench.core.wire.driver import read_report
 from pytest_llmbench.core.wire.foreign import redacted
 from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.html.figures import Figure, check_figures, rank_figures, step_figures
-from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, worst
+from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, shown, worst
 from pytest_llmbench.session.ending import log_to_read
 from pytest_llmbench.session.folder import SessionFolder
 from pytest_llmbench.workloads.node.secret_filter import secret_values
@@ -58,9 +56,9 @@ class ShownTexts:
     of a run marked.
     """
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, scripts: Iterable[Path]) -> None:
         self._known, exports = secret_values(dict(os.environ), ()), list[tuple[str, str]]()
-        for script in chain.from_iterable(map(scripts_of, folders)):
+        for script in scripts:
             with suppress(OSError), script.open("rb") as file:
                 exports += _EXPORT.findall(file.read(_LONGEST_SCRIPT).decode("utf-8", errors="replace"))
         for name, text in exports:
@@ -137,7 +135,9 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
     """Yield all runs, the worst first, with their verdicts by `run` and name."""
     folders = {name: folder for (about, name), folder in session.places.items() if about == "run"}
     kinds = {name: worst(rows.get(("run", name), ())) for name in folders}
-    texts, step_log_bytes, count = ShownTexts(folders.values()), _ALL_STEP_LOGS, max(1, len(folders))
+    scripts = {name: scripts_of(folder) for name, folder in folders.items()}
+    texts = ShownTexts(chain.from_iterable(scripts.values()))
+    step_log_bytes, count = _ALL_STEP_LOGS, max(1, len(folders))
     points, room = min(_MOST_POINTS, max(_LEAST_POINTS, _ALL_POINTS // count)), min(_MOST_TEXT, _ALL_TEXT // count)
     for place, name in enumerate(sorted(folders, key=lambda name: ORDER[kinds[name]])):
         folder, record = folders[name], session.runs.get(name)
@@ -160,7 +160,6 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
         by_rank = () if brief else rank_figures(record, step_logs)
         # The recipe at the end of the page has it for further runs.
         work = {"work": "; ".join(record.work.values())} if place < _MOST_ELEMENTS else {}
-        scripts = scripts_of(folder) if room >= _LEAST_TEXT else []
         yield replace(
             section,
             record=record.model_copy(update={"steps": (), "telemetry": (), "times": None, "rank_info": ()}),
@@ -171,7 +170,7 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
             figures=[*islice(step_figures(record, points), 1 if brief else None), *by_rank],
             versions=tuple(record.versions.items()),
             recipe=record.recipe.model_dump_json(),
-            script=texts.excerpt(folder, scripts[0], room) if scripts else None,
+            script=texts.excerpt(folder, scripts[name][0], room) if scripts[name] and room >= _LEAST_TEXT else None,
         )
 
 
@@ -195,14 +194,6 @@ def check_sections(
             readings=[*_readings(record.report.readings)],
             evidence=evidence if len(evidence) <= _MOST_TEXT else "",
         )
-
-
-def utc(at: float | None) -> str:
-    """A Unix time as text; empty if it is unknown."""
-    try:
-        return dt.datetime.fromtimestamp(at or 0.0, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at else ""
-    except (OverflowError, ValueError, OSError):
-        return f"{at} (no time)"
 
 
 def format_json(data: object) -> str:
@@ -239,8 +230,7 @@ def _readings(readings: Sequence[Reading]) -> Iterator[tuple[str, ...]]:
     if readings and len(readings) <= _MOST_READINGS:
         yield "Statistic", "Node", "Part", "Value"
         for reading in readings:
-            value = _format_value(reading.value, reading.unit)
-            yield reading.statistic, reading.host or "all nodes", reading.subject, value
+            yield reading.statistic, reading.host or "all nodes", reading.subject, shown(reading.value, reading.unit)
     elif readings:
         yield "Statistic", "Values", "Lowest", "Median", "Highest"
         by_name: dict[tuple[str, str], list[Reading]] = {}
@@ -249,12 +239,5 @@ def _readings(readings: Sequence[Reading]) -> Iterator[tuple[str, ...]]:
         for (name, unit), of_name in by_name.items():
             values, lowest = [reading.value for reading in of_name], min(of_name, key=lambda reading: reading.value)
             where = " ".join(part for part in (lowest.host, lowest.subject) if part)
-            low, middle, high = (_format_value(value, unit) for value in (lowest.value, median(values), max(values)))
+            low, middle, high = (shown(value, unit) for value in (lowest.value, median(values), max(values)))
             yield name, str(len(values)), f"{low} ({where})" if where else low, middle, high
-
-
-def _format_value(value: float, unit: str) -> str:
-    try:
-        return str(Quantity(value, unit))
-    except UnitError:
-        return f"{value} {unit}"

@@ -22,6 +22,7 @@ EVERYTHING = {
     "tensor": 2, "sequence": True, "pipeline": 2, "virtual_pipeline": 2, "sharding": "optimizer",
     "activation_checkpointing": "full",
 }  # fmt: skip
+MIXTURE = {"biases": "none", "experts": {"number": 4, "top_k": 2, "feed_forward_size": 16}}
 OF_ENGINES: dict[str, dict[str, Any]] = {
     "torch": {},
     "megatron_core": {"model": {"layers": 4, "attention_heads": 4}},
@@ -254,6 +255,13 @@ def test_an_unknown_option_hides_no_other_problem() -> None:
         ("torch", {"parallelism": {"tensor": 3, "sequence": True}}, "indivisible by tensor 3"),
         ("torch", {"parallelism": {"tensor": 2, "sequence": True}},
          "have copies of what tensor 2 ranks share: set sharding: gradients or full"),
+        ("torch", {"model": {**MIXTURE, "biases": "all"}}, "experts of engine torch have no biases"),
+        ("torch", {"model": MIXTURE, "parallelism": {"tensor": 2, "sequence": True}}, "does not split experts"),
+        ("torch", {"model": MIXTURE, "parallelism": {"expert": 2}}, "cannot train parallelism.expert: 2; engine: "),
+        ("torch", {"model": MIXTURE, "precision": "fp8"}, "multiplies experts in bf16 alone: set precision: bf16"),
+        ("torch", {"model": MIXTURE, "precision": "fp32"}, "set precision: bf16 or compile: false"),
+        ("torch", {"model": {**MIXTURE, "experts": {"number": 4, "top_k": 2, "feed_forward_size": 20}}},
+         "products of experts need multiples of 8, unlike model.experts.feed_forward_size 20"),
         ("torch", {"parallelism": {"sharding": "optimizer"}},
          "shards none, gradients or full, not the optimizer alone"),
         ("torch", {"parallelism": {"activation_checkpointing": "selective"}},

@@ -151,6 +151,13 @@ def test_a_real_log_is_its_recipes(tmp_path: Path) -> None:
         ("Applied FSDP", "Float8 tensorwise scaled training active. Applied FSDP", "precision fp8"),
         ("Applied FSDP", "Applied full activation checkpointing to the model. FSDP", "activation checkpointing full"),
         ("starts at step 1", "starts at step 101", "initial weights loaded"),
+        ('"name": "AdamW"', '"name": "SGD"', "optimizer.name SGD"),
+        ('"moe_force_load_balance": false', '"moe_force_load_balance": true', "moe_force_load_balance true"),
+        (
+            '"debug": {',
+            '"comm": {\n[rank0]:    "mode": "fake_backend"\n[rank0]:  },\n[rank0]:  "debug": {',
+            "comm.mode fake",
+        ),
     ],
 )
 def test_another_training_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pytest_llmbench.core.gpus import GPUS as KNOWN
 from pytest_llmbench.core.gpus import PublishedGpu, published, same_gpu
 from pytest_llmbench.core.quantity import Quantity
-from pytest_llmbench.core.recipe.recipes import SCALES
 from pytest_llmbench.core.recipe.reference import AppliesTo, Reference
 from pytest_llmbench.judging.references import Machine, applied
 from pytest_llmbench.judging.statistics import STATISTICS
 from tests.support.references import reference
+from tests.support.shipped import SCALES
 
 GPUS = st.sampled_from(["A100-SXM4-80GB", "A100-SXM4-40GB", "H200", "A10"])
 NODES = st.integers(1, 3)

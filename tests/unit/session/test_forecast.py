@@ -164,9 +164,27 @@ def test_the_memory_of_a_large_vocabulary_and_a_gated_layer_is_near_the_measured
     assert 0.94 <= (needed.estimate - 2 * GIB) / (106.7 * GIB) <= 1.11
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_the_memory_of_experts_is_that_of_all_of_them_and_of_a_copy_of_each_token_for_each(gpus: int) -> None:
+    """8 layers of Qwen3 30B-A3B: 128 experts of 3 · 2048 · 768, and 4 sequences of 4096 tokens, each in 8 experts."""
+    expert, attention = 3 * 2048 * 768, 2048 * 128 * (32 + 2 * 4 + 32)
+    layer, tables = 128 * (expert + 2048) + attention + 2 * 2048 + 2 * 128, 2 * 151936 * 2048
+    # One GPU keeps 16-bit copies of weights over micro batches. In 16 bits, a layer keeps of each token 4 vectors at
+    # two norms, queries, keys, values and mixed values, and for each of its experts the input, gate, inner value and
+    # their product.
+    state = (8 * layer + tables + 2048) * (18 if gpus == 1 else 16 / gpus)
+    token = 2 * (4 * 2048 + 2 * 128 * (32 + 4) + 8 * (2048 + 3 * 768))
+    topology, h200 = Topology(nodes=1, gpus_per_node=gpus), settings("H200", nodes=1).system.gpu
+    needed = known(memory(SHIPPED["qwen3_30b_a3b_slice"].on(topology), topology, h200))
+    assert needed.estimate - 2 * GIB == pytest.approx(state + 8 * 4 * 4096 * token, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("name", "system", "gpus", "chosen"),
     [
+        ("qwen3_30b_a3b_slice", "H200", 1, "none, 4"),
+        ("llama31_70b_slice", "H200", 1, "none, 2"),
+        ("llama31_70b_slice_tp2", "H200", 2, "none, 2"),
         ("opt13b", H100, 4, "full, 2"),  # 49 GiB of state, and 20 GiB of activations of two sequences: more than 72
         ("opt13b", H100, 8, "none, 4"),
         ("opt13b", "H200", 4, "none, 4"),
@@ -215,7 +233,9 @@ def test_every_shipped_recipe_may_run_where_it_was_published(system: str) -> Non
         if recipe.engine == "mlperf"  # these read logs alone
     }
     # The estimate counts activations in 16 bits, and some keep some in 8: it has 81 GiB of 80. torchtitan's had 96 GB.
-    tight = {"llama31_70b_fp8_h100", "llama31_405b_fp8_h100", "titan_llama31_8b", "titan_llama31_8b_float8"}
+    # Slices are for 141 GiB.
+    tight = {"qwen3_30b_a3b_slice", "llama31_70b_slice", "llama31_70b_slice_tp2"}
+    tight |= {"llama31_70b_fp8_h100", "llama31_405b_fp8_h100", "titan_llama31_8b", "titan_llama31_8b_float8"}
     doubted = {name for name, (_, words) in said.items() if "GiB" in words and SHIPPED[name].engine != "mlperf"}
     assert doubted <= tight
 

@@ -1,4 +1,4 @@
-"""A decoder-only transformer in plain PyTorch: OPT (Zhang et al. 2022, arXiv:2205.01068), or a dense one of today."""
+"""A decoder-only transformer in plain PyTorch: OPT (Zhang et al. 2022, arXiv:2205.01068), or one of today."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pytest_llmbench.core.recipe.shape import ModelShape
+from pytest_llmbench.engines.torch.ranks.feed_forward import ExpertLayer, activate
 from pytest_llmbench.engines.torch.ranks.linear_cross_entropy import (
     linear_cross_entropy,
     losses_and_gradient,
@@ -55,6 +56,9 @@ _product.register_autograd(_gradients, setup_context=_save)
 
 
 INIT_STD = 0.006
+# Weight of an uneven load of experts in the gradient, of all layers together, as in Qwen3. That counts the load of a
+# global batch; here that of a sequence, so that the numbers are those of any number of ranks and micro batches.
+_EVEN = 0.001
 
 
 class RmsNorm(nn.Module):
@@ -94,8 +98,10 @@ class Decoder(nn.Module):
         self.tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         learned = shape.positions == "learned"
         self.positions = nn.Embedding(sequence_length, shape.hidden_size) if learned else None
+        dense = shape.layers - shape.expert_layers
         self.blocks = nn.ModuleList(
-            Block(shape, activation_checkpointing=activation_checkpointing) for _ in range(shape.layers)
+            Block(shape, activation_checkpointing=activation_checkpointing, dense=layer < dense)
+            for layer in range(shape.layers)
         )
         self.head = Head(shape)
         self.output = None if shape.tied_embeddings else nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
@@ -123,7 +129,10 @@ class Decoder(nn.Module):
         return torch.cat([part for parts in of_ranks for part in parts])
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy, nat per token, of int64 `inputs` and `targets`, both [batch, sequence]."""
+        """Mean cross entropy, nat per token, of int64 `inputs` and `targets`, both [batch, sequence].
+
+        Its gradient is also that of the load of experts, which is to be even.
+        """
         hidden = self.tokens(inputs)
         if self.positions is not None:
             hidden = hidden + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
@@ -131,11 +140,16 @@ class Decoder(nn.Module):
             hidden = hidden.to(product_dtype(hidden))
         if self.head.mesh is not None:  # compiled code fails at the gradient of a tensor that is still under way
             hidden = hidden.clone()
+        loads = []
         for block in self.blocks:
-            hidden = block(hidden)
+            hidden, uneven = block(hidden)
+            loads += [] if uneven is None else [uneven]
         matrix = self.tokens.weight if self.output is None else self.output.weight
         loss: torch.Tensor = self.head(hidden, matrix, targets)
-        return loss
+        if not loads:
+            return loss
+        uneven = _EVEN * torch.stack(loads).sum()
+        return loss + (uneven - uneven.detach())
 
 
 def rotation(shape: ModelShape, sequence_length: int, device: torch.device) -> torch.Tensor:
@@ -161,9 +175,9 @@ def rotate(states: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each after a norm."""
+    """Causal self-attention and a feed-forward layer, each after a norm; that is of experts unless it is `dense`."""
 
-    def __init__(self, shape: ModelShape, *, activation_checkpointing: bool) -> None:
+    def __init__(self, shape: ModelShape, *, activation_checkpointing: bool, dense: bool) -> None:
         super().__init__()
         hidden, width, every = shape.hidden_size, shape.feed_forward_width, shape.biases == "all"
         self.heads, self.key_value_heads, self.head_width = (
@@ -182,32 +196,32 @@ class Block(nn.Module):
         )
         self.attention_out = nn.Linear(self.heads * self.head_width, hidden, bias=every)
         self.mlp_norm = _norm(shape, hidden)
-        self.mlp_in = nn.Linear(hidden, (2 if shape.gated else 1) * width, bias=every)
-        self.mlp_out = nn.Linear(width, hidden, bias=every)
+        self.experts = None if dense else ExpertLayer(shape)
+        if dense:
+            self.mlp_in = nn.Linear(hidden, (2 if shape.gated else 1) * width, bias=every)
+            self.mlp_out = nn.Linear(width, hidden, bias=every)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Map [batch, sequence, h] to the same shape."""
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Map [batch, sequence, h] to the same shape, and return how uneven the load of experts is."""
         if not self.activation_checkpointing:
             return self._compute(hidden)
-        recomputed: torch.Tensor = checkpoint(self._compute, hidden, use_reentrant=False)
+        recomputed: tuple[torch.Tensor, torch.Tensor | None] = checkpoint(self._compute, hidden, use_reentrant=False)
         return recomputed
 
-    def _compute(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _compute(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         hidden = hidden + self.dropout(self._attention(self.attention_norm(hidden)))
-        mlp = self.mlp_out(self._inner(self.mlp_norm(hidden)))
-        out: torch.Tensor = hidden + self.dropout(mlp)
-        return out
+        mlp, uneven = self.mlp_norm(hidden), None
+        if self.experts is None:
+            mlp = self.mlp_out(self._inner(mlp))
+        else:
+            mlp, uneven = self.experts(mlp)
+        return hidden + self.dropout(mlp), uneven
 
     def _inner(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.fuses and self.activation == "relu" and self.mlp_in.bias is not None:
             return linear_relu(hidden, self.mlp_in.weight, self.mlp_in.bias)
-        inner: torch.Tensor = self.mlp_in(hidden)
-        if self.activation == "swiglu":
-            gate, inner = inner.chunk(2, dim=-1)
-            return functional.silu(gate) * inner
-        inner = functional.gelu(inner) if self.activation == "gelu" else functional.relu(inner)
-        return inner.square() if self.activation == "squared_relu" else inner
+        return activate(self.mlp_in(hidden), self.activation)
 
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
@@ -279,8 +293,11 @@ def matrices(model: Decoder, seed: int, device: torch.device) -> Iterator[tuple[
     branch_std = INIT_STD / math.sqrt(2 * len(model.blocks))
     for index, (name, parameter) in enumerate(model.named_parameters()):
         if parameter.dim() > 1:
-            std = branch_std if name.endswith(("attention_out.weight", "mlp_out.weight")) else INIT_STD
+            std = branch_std if name.endswith(_BRANCH_ENDS) else INIT_STD
             yield name, partial(draw, parameter.shape, std, stable_seed(seed, index), device)
+
+
+_BRANCH_ENDS = ("attention_out.weight", "mlp_out.weight", "experts.weight_out", "shared_out.weight")
 
 
 def draw(shape: torch.Size, std: float, seed: int, device: torch.device) -> torch.Tensor:

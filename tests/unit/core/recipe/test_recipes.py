@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.recipe.recipes import SCALES, Recipe, SyntheticTokens, TokenFile, load_recipes
+from pytest_llmbench.core.recipe.recipes import Recipe, SyntheticTokens, TokenFile, load_recipes
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
+from tests.support.shipped import SCALES
 
 SMALL: dict[str, Any] = {
     "model": {"layers": 2, "hidden_size": 32, "attention_heads": 2, "vocab_size": 256},

@@ -88,6 +88,10 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
         ("main_grads_dtype", "torch.bfloat16", "main_grads_dtype torch.bfloat16"),
         ("rampup_batch_size", "['2', '2', '1000']", "rampup_batch_size ['2'"),
         ("num_layers_per_virtual_pipeline_stage", 1, "num_layers_per_virtual_pipeline_stage 1"),
+        ("virtual_pipeline_model_parallel_size", 2, "virtual_pipeline_model_parallel_size 2"),
+        ("moe_expert_capacity_factor", 1.0, "moe_expert_capacity_factor 1.0"),
+        ("add_position_embedding", False, "add_position_embedding False"),
+        ("clip_grad", 0.0, "clip_grad 0.0; optimizer.clip_grad_norm of the recipe is 1.0"),
     ],
 )
 def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
@@ -231,6 +235,17 @@ CONFIGURATION = """\
         ("rampup_batch_size: null", "rampup_batch_size:\n      - 2\n      - 2", "model.rampup_batch_size 2"),
         ("batches: 1", "batches: 2", "trainer.accumulate_grad_batches 2"),
         ("kv_channels: 64", "kv_channels: 32", "model.kv_channels 32"),
+        *(
+            ("kv_channels: 64", more, f"model.{more.replace(':', '')}")
+            for more in (
+                "fp8: true",
+                "num_query_groups: 2",
+                "activation: fast-swiglu",
+                "position_embedding_type: rope",
+                "share_embeddings_and_output_weights: false",
+                "restore_from_path: x.nemo",
+            )
+        ),
     ],
 )
 def test_a_configuration_of_sections_has_to_agree(tmp_path: Path, printed: str, instead: str, named: str) -> None:

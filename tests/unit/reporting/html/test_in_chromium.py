@@ -113,21 +113,10 @@ def page(pages: Callable[[str], Path]) -> Path:
     return pages("fail")
 
 
-def check_parts_laid_away(browser: Browser) -> None:
-    """Runs and rows that a large page makes when they are asked for."""
-    browser.run("location.hash = '#run-opt125m-group63'")
-    browser.wait_for("return document.querySelector('#run-opt125m-group63 figure details')")
-    browser.run(
-        "const text = document.querySelector('input[name=text]'); text.value = 'group63-'; "
-        "text.dispatchEvent(new Event('input', {bubbles: true}))"
-    )
-    assert browser.run("return document.getElementById('shown').textContent") == "2 of 2242 verdicts"
-
-
 @pytest.mark.parametrize("name", [*SESSIONS, "certificate"])
 def test_it_fits_every_screen_and_paper(
     browser: Browser, pages: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
+) -> None:  # fmt: skip
     """Nothing is wider than a screen of 320 to 1920 pixels, and the first sheet is full."""
     page, stem = pages(name), f"report-{name.replace(' ', '-')}"
     browser.open(page)
@@ -150,7 +139,14 @@ def test_it_fits_every_screen_and_paper(
         head, column = browser.run(box % heads)
         # The figure and the map have the same columns.
         assert 0.0 < left + width / 2 - head < column + 2.0
-        check_parts_laid_away(browser)
+        # Runs and rows that a large page makes when they are asked for.
+        browser.run("location.hash = '#run-opt125m-group63'")
+        browser.wait_for("return document.querySelector('#run-opt125m-group63 figure details')")
+        browser.run(
+            "const text = document.querySelector('input[name=text]'); text.value = 'group63-'; "
+            "text.dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        assert browser.run("return document.getElementById('shown').textContent") == "2 of 2242 verdicts"
     if name in {"pass", "fail", "certificate"}:
         browser.prefer("light")
         pdf = base64.b64decode(browser.command("Page.printToPDF", printBackground=True)["data"])

@@ -8,10 +8,14 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.engines.torch.ranks.decoder import Decoder, initialise
 from pytest_llmbench.judging.flops import parameters
+from pytest_llmbench.workloads.training.learning_rate import learning_rate
+from pytest_llmbench.workloads.training.tokens import batch, open_tokens
 from tests.conftest import known
+from tests.unit.workloads.conftest import MakeRecipe, TrainAlone, close, losses, norms
 
 SHAPE = ModelShape(layers=3, hidden_size=16, attention_heads=4, vocab_size=64, dropout=0.0)
 
@@ -31,11 +35,19 @@ LLAMA: Mapping[str, Any] = {
     "positions": "rope", "query_groups": 2, "feed_forward_size": 40, "activation": "swiglu", "norm": "rms_norm",
     "biases": "none", "tied_embeddings": False, "rotary": {"base": 5e5},
 }  # fmt: skip
+QWEN: Mapping[str, Any] = {**LLAMA, "head_size": 6, "query_key_norm": True}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "llama": LLAMA,
     "stretched": {**LLAMA, "rotary": {"scaling": {"factor": 4, "positions": 64}}},
-    "qwen": {**LLAMA, "head_size": 6, "query_key_norm": True},
+    "qwen": QWEN,
+    "experts": {**QWEN, "experts": {"number": 6, "top_k": 2, "feed_forward_size": 16}},
+    "more experts than tokens": {**QWEN, "experts": {"number": 40, "top_k": 1, "feed_forward_size": 8}},
+    "all experts, shared ones, a dense layer": {
+        **LLAMA,
+        "activation": "squared_relu",
+        "experts": {"number": 3, "top_k": 3, "feed_forward_size": 8, "shared_size": 10, "dense_layers": 1},
+    },
     "qkv": {**LLAMA, "biases": "qkv", "tied_embeddings": True, "query_groups": 1},
     "nemotron": {**LLAMA, "norm": "layer_norm", "activation": "squared_relu", "rotary": {"fraction": 0.5}},
     "gelu": {"activation": "gelu", "query_key_norm": True, "head_size": 8},
@@ -110,11 +122,56 @@ def test_the_model_computes_what_its_shape_says(name: str) -> None:
     inputs, targets = torch.arange(16).view(2, 8) * 3 % 64, torch.arange(16).view(2, 8) * 5 % 64
     model(inputs, targets).backward()
     whole = {key: weight.detach().double().requires_grad_() for key, weight in model.named_parameters()}
-    expected = written_out(whole, shape, inputs, targets)
-    torch.autograd.backward(expected)
+    expected, uneven = written_out(whole, shape, inputs, targets)
+    torch.autograd.backward(expected + 0.001 * uneven)
     assert model(inputs, targets).item() == pytest.approx(expected.item(), rel=1e-5)
     for key, weight in model.named_parameters():
         torch.testing.assert_close(weight.grad, known(whole[key].grad).float(), rtol=1e-3, atol=1e-5, msg=key)
+
+
+def test_experts_train_as_the_model_that_is_written_out(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
+    """Loss and norm of the gradient are those of all 12 steps; without the term for an even load, they are others."""
+    experts = {"number": 8, "top_k": 2, "feed_forward_size": 24, "shared_size": 8}
+    recipe = make_recipe(model={**LLAMA, "query_groups": 1, "experts": experts})
+    trained, settings = train_alone(recipe), recipe.optimizer
+    for factor, alike in ((0.001, True), (0.0, False)):
+        model = Decoder(recipe.model, recipe.sequence_length, activation_checkpointing=False)
+        initialise(model, seed=1)
+        whole = {key: weight.detach().double().requires_grad_() for key, weight in model.named_parameters()}
+        optimizer = torch.optim.AdamW(
+            whole.values(), betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
+        )
+        expected = []
+        for step in range(1, recipe.steps + 1):
+            data = batch(open_tokens(recipe), (step - 1) * 8, 8, torch.device("cpu"))
+            loss, uneven = written_out(whole, recipe.model, *data)
+            torch.autograd.backward(loss + factor * uneven)
+            norm = torch.nn.utils.clip_grad_norm_(whole.values(), settings.clip_grad_norm)
+            optimizer.param_groups[0]["lr"] = learning_rate(settings, step, recipe.steps)
+            optimizer.step()
+            optimizer.zero_grad()
+            expected += [loss.item(), norm.item()]
+        found = [value for both in zip(losses(trained), norms(trained), strict=True) for value in both]
+        assert (found == close(expected)) is alike, (factor, found, expected)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler about itself, which it takes for errors of the code
+def test_a_layer_of_experts_is_one_graph() -> None:
+    """Compiled, it never waits for the device to say how many tokens an expert has."""
+    inputs, model = torch.arange(16).view(2, 8), build(changed(SHAPES["experts"]))
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(inputs, inputs)
+        for block in model.blocks:
+            block.compile(fullgraph=True, dynamic=False, backend="aot_eager")
+        loss = model(inputs, inputs)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_a_pytorch_without_grouped_products_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(functional, "grouped_mm")
+    with pytest.raises(ConfigError, match=r"not_measured: model\.experts needs PyTorch 2\.10 or newer, not \d"):
+        build(changed(SHAPES["experts"]))
 
 
 def activated(inner: torch.Tensor, shape: ModelShape) -> torch.Tensor:
@@ -138,17 +195,39 @@ def turned(head: torch.Tensor, shape: ModelShape) -> torch.Tensor:
             turns = scaling.positions * speed / (2 * math.pi)
             kept = min(1.0, max(0.0, (turns - scaling.low) / (scaling.high - scaling.low)))
             speed = kept * speed + (1 - kept) * speed / scaling.factor
-        angle = torch.arange(8, dtype=torch.float64) * speed
+        angle = torch.arange(head.shape[-2], dtype=torch.float64) * speed
         one, other = head[..., pair], head[..., pair + width // 2]
         out[..., pair] = one * angle.cos() - other * angle.sin()
         out[..., pair + width // 2] = other * angle.cos() + one * angle.sin()
     return out
 
 
+def by_experts(
+    weights: Mapping[str, torch.Tensor], at: str, shape: ModelShape, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of all experts, where those beyond the `top_k` of a token have the weight 0, and how uneven their load is."""
+    experts = known(shape.experts)
+    odds = (values @ weights[f"{at}.router.weight"].T).softmax(-1)
+    best = odds >= odds.sort(dim=-1, descending=True).values[..., experts.top_k - 1, None]
+    share = odds * best / (odds * best).sum(-1, keepdim=True)
+    out = torch.zeros_like(values)
+    for index, (first, last) in enumerate(zip(weights[f"{at}.weight_in"], weights[f"{at}.weight_out"], strict=True)):
+        out = out + share[..., index, None] * (activated(values @ first.T, shape) @ last.T)
+    if experts.shared_size:
+        inner = activated(values @ weights[f"{at}.shared_in.weight"].T, shape)
+        out = out + inner @ weights[f"{at}.shared_out.weight"].T
+    load = best.double().mean(1) * experts.number / experts.top_k
+    return out, (load * odds.mean(1)).sum(-1).mean()
+
+
 def written_out(
     weights: Mapping[str, torch.Tensor], shape: ModelShape, inputs: torch.Tensor, targets: torch.Tensor
-) -> torch.Tensor:
-    """Loss of a decoder; queries, keys and values are consecutive rows of one matrix, gates those before the inputs."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss of a decoder, and how uneven the load of its experts is.
+
+    Queries, keys and values are consecutive rows of one matrix, gates those before the inputs.
+    """
+    uneven = torch.zeros((), dtype=torch.float64)
 
     def norm(values: torch.Tensor, name: str) -> torch.Tensor:
         if shape.norm == "layer_norm":
@@ -162,7 +241,7 @@ def written_out(
     hidden = weights["tokens.weight"][inputs]
     if shape.positions == "learned":
         hidden = hidden + weights["positions.weight"]
-    future = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    future = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).triu(1)
     for layer in range(shape.layers):
         at = f"blocks.{layer}"
         parts = torch.split(linear(norm(hidden, f"{at}.attention_norm"), f"{at}.qkv"), d, dim=-1)
@@ -175,8 +254,11 @@ def written_out(
             scores = turned(query, shape) @ turned(key, shape).transpose(1, 2) / math.sqrt(d)
             mixed.append(scores.masked_fill(future, -math.inf).softmax(-1) @ value)
         hidden = hidden + linear(torch.cat(mixed, -1), f"{at}.attention_out")
-        inner = linear(norm(hidden, f"{at}.mlp_norm"), f"{at}.mlp_in")
-        inner = activated(inner, shape)
-        hidden = hidden + linear(inner, f"{at}.mlp_out")
+        values = norm(hidden, f"{at}.mlp_norm")
+        if layer >= shape.layers - shape.expert_layers:
+            routed, load = by_experts(weights, f"{at}.experts", shape, values)
+            hidden, uneven = hidden + routed, uneven + load
+        else:
+            hidden = hidden + linear(activated(linear(values, f"{at}.mlp_in"), shape), f"{at}.mlp_out")
     logits = norm(hidden, "head.norm") @ weights["tokens.weight" if shape.tied_embeddings else "output.weight"].T
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), uneven

@@ -94,6 +94,22 @@ def test_a_shape_of_today_trains_alike_whole_sharded_and_split(
         assert losses(series)[-1] < losses(series)[0] - 0.8
 
 
+def test_experts_train_alike_whole_and_sharded(
+    make_recipe: MakeRecipe, train_alone: TrainAlone, fork: Fork, tmp_path: Path
+) -> None:
+    """Also in micro batches of one sequence each: the load of experts is that of a sequence."""
+    experts = {"number": 5, "top_k": 2, "feed_forward_size": 32, "dense_layers": 1}
+    model = {"activation": "swiglu", "norm": "rms_norm", "biases": "none", "experts": experts}
+    alone = train_alone(make_recipe(model=model))
+    for size, parallelism in ((1, SHARDED), (2, {"sharding": "gradients"}), (2, {})):
+        folder = tmp_path / f"{size} {parallelism.get('sharding')}"
+        folder.mkdir()
+        series = _run(fork, make_recipe(model=model, parallelism=parallelism, micro_batch_size=size), folder)
+        assert losses(series) == close(losses(alone))
+        assert norms(series) == close(norms(alone))
+        assert losses(series)[-1] < losses(series)[0] - 0.8
+
+
 def test_two_runs_are_identical(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
     """With dropout on, two runs of one recipe have bit for bit the same losses; another seed has others."""
     recipe = make_recipe(model={"dropout": 0.1})
