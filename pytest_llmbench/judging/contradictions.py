@@ -38,6 +38,8 @@ def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> It
         if record.metrics:
             yield f"problem: {record.problem.kind}, but metrics has {', '.join(record.metrics)}"
         return
+    if not (record.steps or record.metrics or record.totals):
+        yield "problem: None, but there are no steps, no metrics and no totals"
     measurement = measurement_of_record(record)
     yield from (*_check_steps(record), *_check_losses(record), *_check_ranks(record), *_check_times(record))
     yield from (*_check_early(record), *_check_telemetry(record))
@@ -101,9 +103,8 @@ def _check_times(record: RunRecord) -> Iterator[str]:
         and seconds > abs(times.ended - times.submitted) + _CLOCK_S
     ):
         yield f"steps: they add up to {seconds:.6g} s, but the timings to {times.ended - times.submitted:.6g} s"
-    end, limit_s = record.recipe.end, _limit_s(record.cut_off or "")
-    early = end != "time_limit" or record.took_s + _CLOCK_S < limit_s
-    if record.cut_off is not None and record.replayed is None and early:
+    end, soon = record.recipe.end, record.took_s + _CLOCK_S < _limit_s(record.cut_off or "")
+    if record.cut_off is not None and record.replayed is None and (soon or end != "time_limit"):
         yield f"cut_off: {record.cut_off}, but recipe.end is {end}, and it took {record.took_s:.6g} s"
     in_steps = record.outside_steps.get("steps_s")
     if in_steps is not None and not isclose(in_steps, seconds, rel_tol=_SAME):

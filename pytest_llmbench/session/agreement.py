@@ -115,7 +115,7 @@ class Agreement:
     @cached_property
     def _attempts(self) -> list[RunRecord]:
         """The attempts at runs that others followed."""
-        return [*_read_all(self.folder.glob(f"{layout.SUPERSEDED}/*/{layout.RECORD}"))]
+        return _read_all(self.folder.glob(f"{layout.SUPERSEDED}/*/{layout.RECORD}"))
 
     @cached_property
     def _losses(self) -> list[RunRecord]:
@@ -337,10 +337,9 @@ def _read_or_none(read: Callable[[], T]) -> T | None:
     return None
 
 
-def _read_all(paths: Iterable[Path]) -> Iterator[RunRecord]:
-    for path in paths:
-        if (record := _read_or_none(partial(RunRecord.read, path))) is not None:
-            yield record
+def _read_all(paths: Iterable[Path]) -> list[RunRecord]:
+    records = (_read_or_none(partial(RunRecord.read, path)) for path in paths)
+    return [record for record in records if record is not None]
 
 
 def _of_early_end(run: Path, record: RunRecord) -> Iterator[str]:

@@ -206,6 +206,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
         lambda d: d.update(replayed="/x"),
         "session.json: its logs are None, and the record has .* /x",
     ),
+    "nothing": (RECORD, lambda d: d.update(steps=[], metrics={}), "problem: None, but there are no steps, no metrics"),
     "no token": (RECORD, lambda d: d.pop("run_token"), "run_token: it has llmbench:.*, the record None"),
     "a fault": (TASK, lambda d: d.update(simulate={"name": "nan", "step": 5}), "it has nan@5, the record None"),
     "no fault": (RECORD, lambda d: d.update(simulated="die@5"), "simulated: it has None, the record die@5"),
@@ -324,9 +325,8 @@ def test_each_edit_of_a_record_is_named(session: Path, kind: Any, folder: str) -
         again = recount(record.recipe, as_replayed(record, path.parent), agreement.kept.system)
         record, differences = record.model_copy(update=dict(again.outcome)), differences_of_record
     record = sign(session, path, record)
-    whole = json.loads(path.read_text())
     assert [*agreement.objections(record), *differences(record, again)] == []
-    for name, edited in edits_of(whole):
+    for name, edited in edits_of(json.loads(path.read_text())):
         with contextlib.suppress(ValidationError):
             record = kind.model_validate_json(json.dumps(edited))
             if not agreement.objections(record) and not differences(record, again):
