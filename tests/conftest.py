@@ -328,6 +328,21 @@ def trained_in(folder: Path, *args: str) -> Path:
     return folder
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder `name` that `make` has filled, for all workers: the tests of a module may be on several of them."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with folder.with_name(f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        whole = folder.with_name(f"{name}.whole")
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+            folder.mkdir()
+            make(folder)
+            whole.touch()
+    return folder
+
+
 def steps_logged(session: Path, run: str = "tiny", rank: int = 0) -> int:
     log = session / "runs" / run / "steps" / f"rank-{rank:05d}.jsonl"
     return log.read_text().count('"step":') if log.exists() else 0

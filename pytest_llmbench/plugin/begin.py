@@ -38,10 +38,8 @@ def begin_or_wait(config: pytest.Config) -> None:
 def begin(config: pytest.Config, *, lends: bool = False) -> None:
     """Begin the session, unless it has begun.
 
-    Args:
-        config: pytest's.
-        lends: whether conftest files and plugins bring engines and checks. Later on, conftest files of the rootdir lack
-            such hooks, and those of other folders are left out.
+    With `lends`, conftest files and plugins bring engines and checks. Later on, conftest files of the rootdir lack such
+    hooks, and those of other folders are left out.
 
     Raises ConfigError for an illegal value in the ini file.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import INSTALLED
+from tests.conftest import INSTALLED, made_once
 from tests.support.browser import DESKTOP, PHONE, browsing, kept, missing
 from tests.support.priority import before_others
 from tests.support.wheels import CHECKOUT, build_ours, install, install_without_a_network, wheelhouse
@@ -42,7 +42,8 @@ SUITES = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_ours(tmp_path_factory.mktemp("wheel"))
+    (built,) = made_once(tmp_path_factory, "wheel", build_ours).glob("*.whl")
+    return built
 
 
 def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:

@@ -164,7 +164,8 @@ class JUnit:
         """Make pytest's writer, called within this block, replace the report in one step."""
         with self._final:
             if self._writer is not None and not is_special(self._writer.logfile):
-                self._final.enter_context(replace_file(self._writer))
+                with contextlib.suppress(OSError):  # the writer has the same error, within this block
+                    self._final.enter_context(replace_file(self._writer))
             yield
 
     def add_error(self, nodeid: str, properties: Mapping[str, Any]) -> None:

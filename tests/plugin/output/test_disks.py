@@ -106,6 +106,15 @@ def test_d(run):
 """
 
 
+def test_a_report_whose_folder_cannot_be_made_costs_no_verdict(user: UserFolder) -> None:
+    log_at_hand(user, "first")
+    result = user.run("--llmbench-replay", "logs", "-k", "first", "--junitxml=/proc/none/mine.xml")
+    assert result.returncode == pytest.ExitCode.INTERNAL_ERROR, result.text
+    assert "a report could not be written: [Errno 2] No such file or directory: '/proc/none'" in result.text
+    assert re.search(r"^first +1 .* PASS( .*)?$", result.text, re.MULTILINE)
+    assert "Traceback" not in result.text
+
+
 @pytest.mark.parametrize("end", ENDS_THE_DISK)
 def test_a_disk_that_ends_during_the_session(user: UserFolder, small_disk: Path, end: str) -> None:
     """One line says it, all tests are judged, the session fails for it, and the XML that is left is whole."""

@@ -222,8 +222,8 @@ def read_shipped() -> None:
         files.read_yaml(path)
     read = recipes._recipes_of
     folder = Path(shipped("recipes"))
-    known = {(path, scale): read(path, scale) for path in folder.glob("*.yaml") for scale in ("full", "smoke")}
-    recipes._recipes_of = lambda path, scale: {**known[path, scale]} if (path, scale) in known else read(path, scale)
+    known = {path: read(path) for path in folder.glob("*.yaml")}
+    recipes._recipes_of = lambda path: {**known[path]} if path in known else read(path)
 
 
 def remember_installed() -> None:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pytest_llmbench.core.schema import merge
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
 from pytest_llmbench.readers.steps.step_log import read_steps
+from tests.conftest import made_once
 from tests.support.training.same_loss import several
 
 from .conftest import Fork, MakeRecipe
@@ -127,17 +128,14 @@ no_gradient = change(clip_gradients=clip_nothing)
 def trained(fork: Fork, make_recipe: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Train all recipes of an engine, when they are first asked for; returns the run's folder."""
 
-    @cache
-    def run(engine: str) -> Path:
-        folder = tmp_path_factory.mktemp(engine)
+    def train(engine: str, folder: Path) -> None:
         recipes = {name: (ranks, make_recipe(**FEW, **changes)) for name, (ranks, changes) in TRAININGS.items()}
         ours = {name: training for name, training in recipes.items() if training[1].engine == engine}
         told = several(folder, engine, ours, "cpu")
         for process in fork(folder, ranks=told["ranks_per_node"], **told):
             assert process.wait(300) == 0, (folder / "output-0").read_text()
-        return folder
 
-    return run
+    return cache(lambda engine: made_once(tmp_path_factory, f"counted-{engine}", partial(train, engine)))
 
 
 def judge(folder: Path, recipe: Recipe, ranks: int) -> Problem | None:

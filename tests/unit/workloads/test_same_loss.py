@@ -6,13 +6,14 @@ tokens of a step most of it averages out of the loss, and less of it out of the 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.conftest import made_once
 from tests.support.training.plain_decoder import NONE, Mistake, Point
 from tests.support.training.same_loss import (
     ENGINES,
@@ -60,15 +61,12 @@ def one_thread() -> Iterator[None]:
 def trained(fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train all layouts of an engine, when they are first asked for; returns the run's folder."""
 
-    @cache
-    def run(engine: str) -> Path:
-        folder = tmp_path_factory.mktemp(engine)
+    def train(engine: str, folder: Path) -> None:
         told = task(folder, SMALL, [layout for layout in LAYOUTS if layout.engine == engine], "cpu")
         for process in fork(folder, ranks=told["ranks_per_node"], **told):
             assert process.wait(240) == 0, (folder / "output-0").read_text()
-        return folder
 
-    return run
+    return cache(lambda engine: made_once(tmp_path_factory, f"same-loss-{engine}", partial(train, engine)))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.engines.base import Place, RankTask
 from pytest_llmbench.engines.deepspeed.engine import ENGINE
 from pytest_llmbench.readers.steps.step_log import read_steps
+from tests.conftest import made_once
 from tests.unit.workloads.conftest import Fork, MakeRecipe, losses, norms
 
 pytestmark = pytest.mark.skipif(
@@ -74,12 +75,14 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
 @pytest.fixture(scope="module")
 def folder(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two ranks trained everything, one after the other."""
-    folder = tmp_path_factory.mktemp("deepspeed")
-    (folder / "all_trainings.py").write_text(textwrap.dedent(ENTRY))
     config = {name: make_recipe(**changes).model_dump(mode="json") for name, changes in TRAININGS.items()}
-    for process in fork(folder, "all_trainings:run_all", config=config):
-        assert process.wait(600) == 0, (folder / "output-0").read_text()
-    return folder
+
+    def train_all(folder: Path) -> None:
+        (folder / "all_trainings.py").write_text(textwrap.dedent(ENTRY))
+        for process in fork(folder, "all_trainings:run_all", config=config):
+            assert process.wait(600) == 0, (folder / "output-0").read_text()
+
+    return made_once(tmp_path_factory, "deepspeed", train_all)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from pytest_llmbench.engines.megatron_core.options import padded_vocabulary
 from pytest_llmbench.engines.torch.engine import ENGINE as TORCH
 from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.readers.steps.step_log import read_steps
-from tests.conftest import known
+from tests.conftest import known, made_once
 from tests.support.training.same_loss import several
 from tests.unit.workloads.conftest import Fork, MakeRecipe, close, losses, norms
 
@@ -134,7 +134,6 @@ def by_torch(train: Train) -> StepSeries:
 @pytest.fixture(scope="module")
 def trained(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Read one of all trainings, which four ranks made one after the other: starting takes longer than training."""
-    folder = tmp_path_factory.mktemp("run")
     recipes = {
         name: (ranks, make_recipe(**merge(BASE, {"engine": ENGINE.name, **changes})))
         for name, (ranks, changes) in {
@@ -143,9 +142,13 @@ def trained(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPa
             **{name: (ranks, {**of, **SLOW}) for name, (ranks, of) in OF_TODAY.items()},
         }.items()
     }
-    told = several(folder, ENGINE.name, recipes, "cpu")
-    for process in fork(folder, ranks=told["ranks_per_node"], **told):
-        assert process.wait(300) == 0, (folder / "output-0").read_text()
+
+    def train_all(folder: Path) -> None:
+        told = several(folder, ENGINE.name, recipes, "cpu")
+        for process in fork(folder, ranks=told["ranks_per_node"], **told):
+            assert process.wait(300) == 0, (folder / "output-0").read_text()
+
+    folder = made_once(tmp_path_factory, "megatron", train_all)
     return lambda name: read_steps(folder / name)
 
 

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pytest_llmbench.core.schema import merge
+from tests.conftest import made_once
 from tests.unit.workloads.conftest import Fork, MakeRecipe
 
 pytestmark = [
@@ -89,13 +91,16 @@ def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPath
     """Train variants of the tiny recipe on some ranks; what each rank measured of each."""
 
     def run(ranks: int, variants: Mapping[str, Mapping[str, Any]]) -> Results:
-        folder = tmp_path_factory.mktemp("run")
-        (folder / "variants.py").write_text(VARIANTS)
         recipes = {
             name: make_recipe(**merge(BASE, changes)).model_dump(mode="json") for name, changes in variants.items()
         }
-        for process in fork(folder, "variants:train", ranks=ranks, config=recipes):
-            assert process.wait(120) == 0, (folder / "output-0").read_text()
+
+        def train_all(folder: Path) -> None:
+            (folder / "variants.py").write_text(VARIANTS)
+            for process in fork(folder, "variants:train", ranks=ranks, config=recipes):
+                assert process.wait(120) == 0, (folder / "output-0").read_text()
+
+        folder = made_once(tmp_path_factory, f"megatron-options-{ranks}", train_all)
         return {
             name: [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(ranks)]
             for name in variants
