@@ -334,8 +334,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     with folder.with_name(f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        whole = folder.with_name(f"{name}.whole")
-        if not whole.exists():
+        if not (whole := folder.with_name(f"{name}.whole")).exists():
             shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
             folder.mkdir()
             make(folder)

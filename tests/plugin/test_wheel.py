@@ -42,8 +42,7 @@ SUITES = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    (built,) = made_once(tmp_path_factory, "wheel", build_ours).glob("*.whl")
-    return built
+    return next(made_once(tmp_path_factory, "wheel", build_ours).glob("*.whl"))
 
 
 def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:

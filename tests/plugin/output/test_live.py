@@ -29,8 +29,10 @@ def on_terminal(user: UserFolder, width: int, *args: str) -> list[str]:
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
     environment = {**user.environment, "TERM": "xterm", "CI": "", "COLUMNS": str(width)}
+    standing = [sys.executable, "-I", "-S", warm_pytest.__file__, str(warm_pytest.address()), "module"]
+    command = [*standing, *user.command(*args)[2:]]
     process = subprocess.Popen(
-        user.command(*args), cwd=user.path, env=environment, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal
+        command, cwd=user.path, env=environment, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal
     )
     os.close(terminal)
     told = b""

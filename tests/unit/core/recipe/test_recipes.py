@@ -1,4 +1,4 @@
-"""Recipe files: what they mean, and how mistakes in them are told."""
+"""Recipe files: what they mean, how mistakes in them are told, and the ranks of a run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe, SyntheticTokens, TokenFile, load_recipes
+from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import merge, validate
 from tests.support.shipped import SCALES
 
@@ -155,3 +158,23 @@ def test_a_file_does_not_name_or_scale_its_recipes(tmp_path: Path, block: str, k
     )
     with pytest.raises(ConfigError, match=f"mine.yaml: {key}: must not be in a file"):
         load_recipes([tmp_path])
+
+
+@given(st.integers(1, 4096), st.integers(0, 16), st.integers(1, 128))
+def test_there_is_a_rank_per_gpu_or_the_cpu_ranks_asked_for(nodes: int, gpus: int, cpu_ranks: int) -> None:
+    topology = Topology(nodes=nodes, gpus_per_node=gpus, cpu_ranks_per_node=cpu_ranks)
+    assert topology.ranks_per_node == (gpus or cpu_ranks)
+    assert topology.world_size == nodes * topology.ranks_per_node
+    assert topology.gpus == nodes * gpus
+    assert topology.device == ("cuda" if gpus else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "cpu_ranks", "text"),
+    [
+        (1, 8, 1, "1 node × 8 GPUs"), (128, 1, 1, "128 nodes × 1 GPU"), (1, 0, 1, "1 node × 1 CPU rank"),
+        (2, 0, 4, "2 nodes × 4 CPU ranks"),
+    ],
+)  # fmt: skip
+def test_it_reads_as_a_phrase(nodes: int, gpus: int, cpu_ranks: int, text: str) -> None:
+    assert str(Topology(nodes=nodes, gpus_per_node=gpus, cpu_ranks_per_node=cpu_ranks)) == text

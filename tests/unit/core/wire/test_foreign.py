@@ -1,8 +1,10 @@
-"""Foreign text: escapes and control characters are made harmless, and secrets are taken out by value or by mark."""
+"""Foreign text is made harmless, and secrets are taken out of it; names of sessions, and pauses of ranks."""
 
 import json
+import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.plain import json_of
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.core.wire.foreign import REDACTED, mapped, mark_of, redacted
+from pytest_llmbench.core.wire.notes import longest_pause, note_pause
 
 HARMFUL: Mapping[str, str] = {
     "\x1b[31mred\x1b[0m": "red", "\x1b[2J\x1b[Hcleared": "cleared", "\x9b2Jcleared by one byte": "cleared by one byte",
@@ -114,3 +118,31 @@ def test_plain_data_is_gone_through() -> None:
     """Every text at every depth; numbers, names of keys and kinds of sequences stay."""
     data: Mapping[str, Any] = {"a": ["x", ("x", 1.5)], "x": {"b": None, "c": "x"}}
     assert mapped(data, lambda text: text + "!") == {"a": ["x!", ("x!", 1.5)], "x": {"b": None, "c": "x!"}}
+
+
+def test_the_longest_pause_is_found(tmp_path: Path) -> None:
+    assert longest_pause(tmp_path) is None
+    note_pause(tmp_path, "rank-00000", 6.04)
+    note_pause(tmp_path, "rank-00001", 20.0)
+    note_pause(tmp_path, "rank-00001", 3.0)
+    with (tmp_path / "pauses" / "rank-00000").open("a") as file:
+        file.write("\nx")
+    assert longest_pause(tmp_path) == ("rank-00001", 20.0)
+    assert longest_pause(tmp_path, since=time.time() - 60) == ("rank-00001", 20.0)
+    assert longest_pause(tmp_path, since=time.time() + 60) is None
+
+
+def test_nobody_ends_because_a_pause_cannot_be_noted(tmp_path: Path) -> None:
+    (tmp_path / "pauses").write_text("in the way")
+    note_pause(tmp_path, "rank-00000", 6.0)
+
+
+def test_sessions_sort_by_their_beginning() -> None:
+    ids = []
+    for _ in range(50):
+        ids.append(layout.new_id())
+        time.sleep(0.001)
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{6}", each) for each in ids)
+    assert len({each[-3:] for each in ids}) > 1

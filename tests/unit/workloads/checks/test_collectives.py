@@ -1,6 +1,9 @@
-"""Collectives between real ranks, and whether a wrong value would be seen."""
+"""Collectives between real ranks, whether a wrong value would be seen, and nccl-tests by a stand-in."""
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from pytest_llmbench.checks.answers import read_answers
 from pytest_llmbench.checks.base import Answer, Probe
 from pytest_llmbench.checks.collectives.nodes.answer import MeasuredCollectives, RankCollectives
 from pytest_llmbench.checks.collectives.nodes.collectives import choose_largest, measure
+from pytest_llmbench.checks.collectives.nodes.nccl_tests import NcclTestsOutputs, run
 from pytest_llmbench.checks.collectives.nodes.ops import (
     Call,
     Operation,
@@ -19,10 +23,12 @@ from pytest_llmbench.checks.collectives.nodes.ops import (
     why_unsupported,
     wrong,
 )
+from pytest_llmbench.checks.collectives.report import read_nccl_tests, read_nccl_tests_json
 from pytest_llmbench.core.errors import ConfigError, RunError
 from pytest_llmbench.core.record.curves import COLLECTIVES, IN_PARTS, busbw_factor
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
+from tests.standins import nccl_tests as standin
 from tests.support.fleet import ProcessFleet, cpu_site
 
 RANKS = 3
@@ -47,7 +53,7 @@ def measured(answers: list[Answer[RankCollectives]]) -> MeasuredCollectives:
 
 
 def test_every_collective_is_measured_and_right(answers: list[Answer[RankCollectives]]) -> None:
-    """Every size, in the places that torch.distributed offers, with no wrong value at any rank."""
+    """Every size of nccl-tests, in the places that torch.distributed offers, with no wrong value at any rank."""
     data = measured(answers)
     assert (data.unsupported, data.notes, data.device) == ({}, (), "cpu")
     assert tuple(data.curves) == COLLECTIVES
@@ -60,15 +66,9 @@ def test_every_collective_is_measured_and_right(answers: list[Answer[RankCollect
             for timing in point.timings:
                 assert timing.busbw == pytest.approx(timing.algbw * busbw_factor(name, RANKS))
                 assert timing.algbw == pytest.approx(point.size / timing.time_us / 1e3)
-
-
-def test_sizes_are_those_of_nccl_tests(answers: list[Answer[RankCollectives]]) -> None:
-    for name, curve in measured(answers).curves.items():
+    for name, curve in data.curves.items():
         sizes = [point.size for point in curve.points]
         assert sizes == ([96, 4080, 65520] if name in IN_PARTS else SIZES)
-
-
-def test_the_other_ranks_say_only_what_they_saw(answers: list[Answer[RankCollectives]]) -> None:
     other = RankCollectives(wrong=dict.fromkeys(COLLECTIVES, 0), measured=None)
     assert [answer.data for answer in answers[1:]] == [other] * (RANKS - 1)
 
@@ -203,3 +203,62 @@ def test_a_plan_that_is_none_is_refused(context: RankContext) -> None:
     context = dataclasses.replace(context, config={"collectives": ["all_reduce"], "sizes": [0]})
     with pytest.raises(ConfigError, match=r"collectives: sizes\.0"):
         measure(context, ProbeLog(context))
+
+
+ARGS = ("-b", "8", "-e", "4194304", "-f", "2", "-n", "20", "-w", "5", "-c", "4", "-d", "float")
+
+
+def answer(context: RankContext, root: Path, *collectives: str, mode: str = "", **config: Any) -> NcclTestsOutputs:
+    told = {
+        "root": str(root), "collectives": collectives, "args": ARGS, "hosts": ["a"], "gpus": 4, "timeout_s": 60.0,
+        "env": {"STANDIN_NCCL_TESTS": mode, "A_SECRET": "hidden"}, **config,
+    }  # fmt: skip
+    context = dataclasses.replace(context, config=told)
+    return run(context, ProbeLog(context))
+
+
+def test_one_node_is_one_process_with_all_gpus(context: RankContext, tmp_path: Path) -> None:
+    """Both what it printed and what it wrote come back, without its environment; what it wrote it wrote elsewhere."""
+    root = standin.install(tmp_path / "nccl-tests" / "build", "all_reduce").parent
+    told = answer(context, root, "all_reduce", setup=["export A_SETUP=1"])
+    result = told.runs["all_reduce"]
+    assert result.command.startswith(f"{root}/build/all_reduce_perf -g 4 -b 8 -e 4194304 -f 2 ")
+    assert result.code == 0
+    (printed,) = read_nccl_tests(result.text)
+    assert printed.points[-1].size == read_nccl_tests_json(result.written or "").points[-1].size == 4194304
+    assert (printed.ranks, printed.complete) == (4, True)
+    assert "env" not in json.loads(result.written or "")
+    assert "hidden" not in told.model_dump_json()
+
+
+def test_several_nodes_are_started_by_a_launcher(context: RankContext, tmp_path: Path) -> None:
+    root = standin.install(tmp_path / "nccl-tests", "all_reduce")
+    launcher = ("env", "STANDIN_RANKS={ranks}", "NODES={nodes}", "HOSTS={hosts}", "GPUS={gpus}")
+    told = answer(context, root, "all_reduce", hosts=["a", "b"], launcher=launcher).runs["all_reduce"]
+    assert told.command.startswith("env STANDIN_RANKS=8 NODES=2 HOSTS=a,b GPUS=4 ")
+    assert f"{root}/all_reduce_perf -g 1 -b 8 " in told.command
+    assert read_nccl_tests_json(told.written or "").ranks == 8
+
+
+def test_a_program_without_json_is_read_by_what_it_prints(context: RankContext, tmp_path: Path) -> None:
+    """An unknown option would end the program with status 0, without a measurement."""
+    root = standin.install(tmp_path / "nccl-tests", "reduce")
+    told = answer(context, root, "reduce", mode="old").runs["reduce"]
+    assert (told.code, told.written) == (0, None)
+    assert " -J " not in told.command
+    assert read_nccl_tests(told.text)[0].complete
+
+
+@pytest.mark.parametrize(("mode", "code"), [("crash", 3), ("wrong", 1), ("truncated", 0)])
+def test_how_it_ended_comes_back(context: RankContext, tmp_path: Path, mode: str, code: int) -> None:
+    root = standin.install(tmp_path / "nccl-tests", "broadcast")
+    told = answer(context, root, "broadcast", mode=mode).runs["broadcast"]
+    assert told.code == code
+    assert told.text
+
+
+def test_a_program_that_is_missing_is_named(context: RankContext, tmp_path: Path) -> None:
+    root = standin.install(tmp_path / "nccl-tests", "reduce")
+    told = answer(context, root, "alltoall", "reduce").runs
+    assert (told["alltoall"].code, told["reduce"].code) == (127, 0)
+    assert told["alltoall"].text == f"neither {root}/alltoall_perf nor {root}/build/alltoall_perf can be run"

@@ -235,13 +235,12 @@ def test_a_gpu_is_sampled_by_nvml(gpu: RankContext) -> None:
     assert telemetry.trouble is None
 
 
-def test_a_driver_without_nvml_is_a_reason(gpu: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_or_nvidia_ml_py_there_is_a_reason_and_no_telemetry(
+    gpu: RankContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NVML_SERIES")
     telemetry = _watch(gpu)
     assert (telemetry.trouble, telemetry.samples) == ("NVML: NVML Shared Library Not Found", [])
-
-
-def test_without_nvidia_ml_py_there_is_no_telemetry(gpu: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     telemetry = _watch(gpu)
     assert "nvidia-ml-py is not installed" in (telemetry.trouble or "")

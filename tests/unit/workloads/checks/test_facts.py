@@ -69,6 +69,7 @@ def test_a_program_that_leaves_another_behind_has_answered(
 
 
 def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
+    """What sysfs does not say is not made up."""
     write_sysfs(
         tmp_path, {"0002:00:00.0": ("nvidia", 1), "0001:00:00.0": ("mlx5_core", 0), "0003:00:00.0": ("nvme", 0)}
     )
@@ -78,12 +79,8 @@ def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
         PciDevice(bus="0002:00:00.0", driver="nvidia", pci_class="0x030200", numa=1),
     )
     assert affinity(tmp_path) == {"0": "0000,0000000f", "1": "0000,000000f0"}
-
-
-def test_what_sysfs_does_not_say_is_not_made_up(tmp_path: Path) -> None:
-    write_sysfs(tmp_path, {"0001:00:00.0": ("nvidia", 0)})
-    (tmp_path / "bus/pci/drivers/nvidia/0001:00:00.0/numa_node").unlink()
-    assert devices(tmp_path)[0].numa is None
+    (tmp_path / "bus/pci/drivers/nvidia/0002:00:00.0/numa_node").unlink()
+    assert devices(tmp_path)[1].numa is None
     assert devices(tmp_path / "nowhere") == ()
 
 
@@ -136,22 +133,16 @@ def test_any_text_is_no_reason_to_break(text: str) -> None:
     iommu_options(text)
 
 
-def test_a_machine_without_mounts_names_none(tmp_path: Path) -> None:
-    assert mount_of(tmp_path, tmp_path) is None
-    assert mount_of(tmp_path) is not None
-
-
-def test_limits_of_this_process() -> None:
+def test_limits_capabilities_and_mounts(tmp_path: Path) -> None:
     told = limits(Path("/"))
     for name in ("nofile", "memlock", "nproc"):
         soft, hard = getattr(told.soft, name), getattr(told.hard, name)
         assert hard is None or (soft is not None and soft <= hard)
     assert (told.cpus or 0) >= 1
-
-
-def test_capabilities() -> None:
     assert capabilities("Name:\tpython\nCapEff:\t000001ffffffffff\n") == 0x1FFFFFFFFFF
     assert capabilities("Name:\tpython\n") == 0
+    assert mount_of(tmp_path, tmp_path) is None
+    assert mount_of(tmp_path) is not None
 
 
 def test_interfaces_and_their_states(tmp_path: Path) -> None:
@@ -219,16 +210,13 @@ def test_tuning_of_a_tree(tmp_path: Path) -> None:
     assert "secret" not in str(told)
 
 
-def test_software_of_a_tree(tmp_path: Path) -> None:
+def test_software_of_a_tree_and_of_libraries_by_the_names_of_their_files(tmp_path: Path) -> None:
+    """The name that programs ask for is a link."""
     root = files(tmp_path, {"usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.4.1"}}'})
     told = software(root)
     assert told["cuda toolkit"] == "12.4.1"
     assert {"kernel", "python"} <= told.keys()
     assert "cuda toolkit" not in software(tmp_path / "nothing")
-
-
-def test_the_version_of_a_library_is_in_the_name_of_its_file(tmp_path: Path) -> None:
-    """The name that programs ask for is a link."""
     (tmp_path / "libnccl.so.2.18.5").touch()
     (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.18.5")
     cache = f"2 libs found in cache\n\tlibnccl.so.2 (libc6,x86-64) => {tmp_path}/libnccl.so.2\n"

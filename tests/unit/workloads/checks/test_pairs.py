@@ -53,6 +53,7 @@ def _games(answer: Answer[RankGames]) -> dict[int, Any]:
 
 
 def test_all_groups_of_whole_ranks_are_measured(answers: list[Answer[RankGames]]) -> None:
+    """Bus bandwidth is that of nccl-tests."""
     for rank, rounds in {0: (0, 1, 2, 4), 2: (0, 2, 3, 4), 3: (0, 4), 4: (0, 1, 3, 4)}.items():
         games = _games(answers[rank])
         for number in rounds:
@@ -60,21 +61,17 @@ def test_all_groups_of_whole_ranks_are_measured(answers: list[Answer[RankGames]]
             assert games[number].measured.busbw > 0
             assert games[number].measured.latency_s > 0
         assert _data(answers[rank]).stopped is None
-
-
-def test_bus_bandwidth_is_that_of_nccl_tests(answers: list[Answer[RankGames]]) -> None:
     pair, four = _games(answers[0])[0].measured, _games(answers[0])[4].measured
     assert pair.busbw == pytest.approx(2**16 / pair.seconds / 1e9)
     assert four.busbw == pytest.approx(1.5 * 2**16 / four.seconds / 1e9)
 
 
-def test_a_killed_rank_costs_its_partner_that_game_alone(answers: list[Answer[RankGames]]) -> None:
+def test_a_killed_rank_costs_its_partner_that_game_alone_and_one_that_hangs_is_given_up(
+    answers: list[Answer[RankGames]],
+) -> None:
     assert answers[1].data is None
     assert _games(answers[2])[1].error
     assert _games(answers[3])[3].missing == (1,)
-
-
-def test_a_rank_that_hangs_is_given_up(answers: list[Answer[RankGames]]) -> None:
     assert _games(answers[3])[2].error
     assert _games(answers[0])[3].missing == (5,)
     assert _data(answers[5]).stopped is not None

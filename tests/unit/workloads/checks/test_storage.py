@@ -49,14 +49,11 @@ def test_streams_are_timed_from_the_first_ones_begin_to_the_last_ones_end(
     assert (answer.write_s, answer.read_s) == (2.0, 0.5)
 
 
-def test_one_flipped_bit_is_found(stream: Stream) -> None:
+def test_one_flipped_bit_and_the_blocks_of_another_file_are_found(stream: Stream, tmp_path: Path) -> None:
     content = bytearray(stream.path.read_bytes())
     content[BLOCK + 12345] ^= 1
     stream.path.write_bytes(content)
     assert read(stream)["wrong"] == f"data-0: 1 of 3 blocks differ, the first at byte {BLOCK + 12345:,}"
-
-
-def test_the_blocks_of_another_file_are_wrong_ones(stream: Stream, tmp_path: Path) -> None:
     other = Stream(path=tmp_path / "data-1", seed=2, blocks=3)
     write(other)
     stream.path.write_bytes(other.path.read_bytes())
@@ -113,7 +110,7 @@ def test_nobody_waits_for_one_that_failed(tmp_path: Path) -> None:
         FileBarrier(tmp_path / "other", 0, (0, 2), 0.0).wait("write")
 
 
-def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:
+def test_a_listing_is_of_names_and_sizes_and_says_where_it_was_cut(tmp_path: Path) -> None:
     for folder, names in (("one", ("x", "y")), ("two", ("y", "x"))):
         for name in names:
             (tmp_path / folder / "deep").mkdir(parents=True, exist_ok=True)
@@ -126,9 +123,6 @@ def test_a_listing_is_of_names_and_sizes(tmp_path: Path) -> None:
     assert (first.files, first.bytes, first.whole) == (2, 4, True)
     (tmp_path / "two" / "deep" / "x").write_bytes(b"123")
     assert listing(f"{tmp_path}/data", 10).digest != first.digest
-
-
-def test_a_listing_says_where_it_was_cut(tmp_path: Path) -> None:
     (tmp_path / "b.bin").symlink_to("nowhere")
     (tmp_path / "a.bin").write_bytes(b"1")
     cut = listing(f"{tmp_path}/*.bin", 1)

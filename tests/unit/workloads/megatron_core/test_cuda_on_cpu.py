@@ -98,24 +98,12 @@ def test_cuda_is_the_cpu_wherever_it_is_said(seen: dict[str, Any]) -> None:
     """Tensors made for or moved to CUDA are on the CPU, also in the backward pass."""
     assert seen["devices"] == ["cpu"]
     assert seen["made_in_backward"] == "cpu"
-
-
-def test_tensors_say_that_they_are_of_cuda(seen: dict[str, Any]) -> None:
-    """Optimizers choose by the name of the type, which CUDA is in, and may convert to such a name."""
+    # Optimizers choose by the name of the type, which CUDA is in, and may convert to such a name.
     assert seen["types"] == ["torch.cuda.FloatTensor", "torch.cuda.BFloat16Tensor", "torch.cuda.HalfTensor"]
-
-
-def test_random_numbers_are_saved_and_restored(seen: dict[str, Any]) -> None:
-    """Recomputation in the backward pass draws the dropout of the forward pass again."""
+    # Recomputation in the backward pass draws the dropout of the forward pass again.
     assert seen["repeated"]
-
-
-def test_events_tell_true_times(seen: dict[str, Any]) -> None:
     assert seen["timed_the_sleep"]
-
-
-def test_nothing_looks_like_a_measured_gpu(seen: dict[str, Any]) -> None:
-    """Memory is NaN and without statistics, CUDA stays unavailable, and its one device has no properties."""
+    # Memory is NaN and without statistics, CUDA stays unavailable, and its one device has no properties.
     assert seen["memory"] == ["nan", "nan", {}]
     assert seen["available"] is False
     assert seen["devices_there"] == [1, 0]

@@ -53,11 +53,9 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
             process = started.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-m", "pytest_llmbench.workloads.node.command", str(tmp_path)],
-                    env={**clean(), **(env or {})},
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
+                    env={**clean(), **(env or {})}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 )
-            )
+            )  # fmt: skip
             started.callback(process.kill)
             return process
 

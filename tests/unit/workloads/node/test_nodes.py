@@ -112,12 +112,9 @@ def test_without_a_driver_there_is_no_gpu(tmp_path: Path) -> None:
     assert "nvidia-smi" in wrong.message
 
 
-def test_a_written_file_is_there(tmp_path: Path) -> None:
+def test_a_written_file_is_there_and_a_missing_folder_holds_none(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert not exists_now(path)
     path.write_text("text")
     assert exists_now(path)
-
-
-def test_a_missing_folder_holds_no_file(tmp_path: Path) -> None:
     assert not exists_now(tmp_path / "gone" / "file")

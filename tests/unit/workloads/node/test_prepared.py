@@ -125,13 +125,12 @@ def test_only_the_first_of_many_wrong_files_are_named(tmp_path: Path, missing: C
     assert "and 6 more of 10 like these" in message
 
 
-def test_a_download_under_way_does_not_count(tmp_path: Path, missing: Callable[..., str]) -> None:
+def test_a_download_under_way_does_not_count_and_brackets_are_a_name(
+    tmp_path: Path, missing: Callable[..., str]
+) -> None:
     fill(tmp_path, a=1, **{".b": 1})
     assert "1 of 2 files found" in missing(path=f"{tmp_path}/*.bin", count=2)
     assert missing(path=f"{tmp_path}/.*.bin") == ""
-
-
-def test_a_name_with_brackets_is_a_name(tmp_path: Path, missing: Callable[..., str]) -> None:
     fill(tmp_path / "[old]", a=1)
     assert missing(path=f"{tmp_path}/[old]/a.bin") == ""
 
@@ -166,9 +165,10 @@ def test_a_failed_check_is_quoted(missing: Callable[..., str]) -> None:
     assert "\n  why it matters: it would be slow\n  make it with: make the-thing" in message
 
 
-def test_the_first_failing_line_of_a_check_ends_it(tmp_path: Path, missing: Callable[..., str]) -> None:
+def test_a_check_ends_with_its_first_failing_line(tmp_path: Path, missing: Callable[..., str]) -> None:
     assert "status 1 and printed nothing" in missing(check=f"false\ntouch {tmp_path}/after\ntrue")
     assert not (tmp_path / "after").exists()
+    assert "ended with status 4 and printed nothing" in missing(check="exec >&- 2>&-; sleep 0.3; exit 4")
 
 
 def test_a_check_that_hangs_is_ended_with_all_that_it_started(
@@ -183,10 +183,6 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(
     assert missing(check=f"sleep 600 & echo $! > {pid}") == ""
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
-
-
-def test_a_check_may_close_its_output_and_go_on(missing: Callable[..., str]) -> None:
-    assert "ended with status 4 and printed nothing" in missing(check="exec >&- 2>&-; sleep 0.3; exit 4")
 
 
 def test_a_check_that_prints_much_keeps_its_last_words(missing: Callable[..., str]) -> None:
@@ -264,7 +260,9 @@ def boxed(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_mounted_files_are_looked_for_on_the_node(tmp_path: Path, task: MakeTask, boxed: dict[str, Any]) -> None:
+def test_a_check_runs_in_the_container_and_mounts_are_looked_at(
+    tmp_path: Path, task: MakeTask, boxed: dict[str, Any]
+) -> None:
     """A file below a mount is found without the container, by the innermost mount."""
     fill(tmp_path / "host", a=1)
     (tmp_path / "nested").mkdir()
@@ -272,6 +270,7 @@ def test_mounted_files_are_looked_for_on_the_node(tmp_path: Path, task: MakeTask
     assert first_missing(task({"path": "/data/*.bin"}, **no_runtime), os.environ) is None
     problem = known(first_missing(task({"path": "/data/nested/*.bin"}, **no_runtime), os.environ))
     assert f"0 of 1 file found for {tmp_path}/nested/*.bin" in problem.message
+    assert first_missing(task({"check": 'test "$IN_IMAGE" = yes'}, **boxed), os.environ) is None
 
 
 def test_files_of_the_image_are_looked_for_inside(tmp_path: Path, task: MakeTask, boxed: dict[str, Any]) -> None:
@@ -282,7 +281,3 @@ def test_files_of_the_image_are_looked_for_inside(tmp_path: Path, task: MakeTask
     no_image = {**boxed, "inside": "echo no such image; false"}
     message = known(first_missing(task({"path": "/opt/x"}, **no_image), os.environ)).message
     assert "/opt/x could not be checked in the container: ended with status 1; its last words: no such" in message
-
-
-def test_a_check_runs_in_the_container(task: MakeTask, boxed: dict[str, Any]) -> None:
-    assert first_missing(task({"check": 'test "$IN_IMAGE" = yes'}, **boxed), os.environ) is None

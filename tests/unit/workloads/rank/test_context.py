@@ -22,27 +22,18 @@ def task(nodes: int, ranks_per_node: int) -> Task:
     return Task(entry="m:f", config={"key": 1}, nodes=nodes, ranks_per_node=ranks_per_node, device="cpu")
 
 
-def test_srun_places_a_rank() -> None:
+def test_each_launcher_places_a_rank() -> None:
     context = place(task(2, 2), RUN, SLURM)
     assert (context.rank, context.local_rank, context.world_size, context.nodes) == (3, 1, 4, 2)
     assert (context.folder, context.config, context.device) == (RUN, {"key": 1}, "cpu")
-
-
-def test_a_step_counts_before_its_job() -> None:
-    """A step on part of an allocation is judged by its own size, not by that of the job."""
+    # A step on part of an allocation is judged by its own size, not by that of the job.
     step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": "1"}
     context = place(task(1, 2), RUN, {**SLURM, **step})
     assert (context.rank, context.world_size) == (1, 2)
-
-
-def test_submitit_local_places_a_rank_inside_a_slurm_job() -> None:
-    """A local run started from a Slurm job follows submitit's variables and ignores the job's."""
+    # A local run started from a Slurm job follows submitit's variables and ignores the job's.
     context = place(task(1, 2), RUN, {**SLURM, **LOCAL})
     assert (context.rank, context.local_rank, context.world_size) == (1, 1, 2)
-
-
-def test_without_a_launcher_there_is_one_rank() -> None:
-    """Run by hand or by submitit's debug executor, the process is rank 0 of 1."""
+    # Run by hand or by submitit's debug executor, the process is rank 0 of 1.
     context = place(task(1, 1), RUN, {"SLURM_NTASKS": "8"})
     assert (context.rank, context.world_size) == (0, 1)
 

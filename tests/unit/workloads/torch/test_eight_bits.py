@@ -106,13 +106,10 @@ def test_attention_kernels_are_tried_in_the_type_of_the_training(
     assert seen == {tried}
 
 
-def test_a_gpu_without_8_bits_is_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_gpu_and_a_rank_without_torchao_are_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     with pytest.raises(ConfigError, match=r"needs compute capability 8\.9, and NVIDIA X has less: set precision: bf16"):
         eight_bits.convert(model.blocks, "tensorwise", GPU, gathered=False)
-
-
-def test_a_rank_without_torchao_has_the_cure(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with pytest.raises(ConfigError, match=r"not_measured: torchao is not installed for .*'pytest-llmbench\[fp8\]'"):
         eight_bits.convert(model.blocks, "tensorwise", GPU, gathered=False)
