@@ -283,6 +283,11 @@ def too_many_skipped(recipe: Recipe, series: StepSeries) -> Iterator[str]:
 
 def _some_skipped(e: Evidence) -> Iterator[str]:
     """Yield the number of skipped steps and their effect on the rate, if few enough for the others to be judged."""
+    if discarded := e.series.totals.get("gradient_overflows"):
+        yield (
+            f"{discarded:g} passes were discarded, as their gradients overflowed: the rate has their time, and not "
+            "their words"
+        )
     count, whole = _count_skipped(e.recipe, e.series)
     if not 0 < count <= _MOST_SKIPPED * whole:
         return

@@ -102,6 +102,9 @@ def _size_problem(recipe: Recipe, size: str) -> Iterator[str]:
         )
 
 
+# An update whose gradient overflows is tried again, at the start until the loss scale of fp16 is found: 4 times in a
+# run of 50 updates of OPT-125M on two H200.
+_MOST_DISCARDED = 0.1
 _LAUNCHER = "opt-baselines"
 # Where the launcher sends what the ranks print when it starts them by srun; locally they print where it does.
 _TRAIN_LOG = "checkpoints/*/train.log"
@@ -220,10 +223,12 @@ class Metaseq(External):
         yield from check_training(self, recipe, topology, series)
         slack = _slack(topology)
         yield from agreement.check_product(series.steps, "wps", ("ups", "wpb"), slack)
-        skipped = series.totals.get("gradient_overflows")
-        if skipped:
-            overflowed = f"{skipped:g} updates were skipped because their gradient overflowed"
-            yield f"{overflowed}; its words per second count them all the same"
+        discarded = series.totals.get("gradient_overflows", 0.0)
+        if discarded > _MOST_DISCARDED * recipe.steps:
+            yield (
+                f"{discarded:g} passes were discarded next to {recipe.steps} updates, as their gradients overflowed: "
+                "its words per second have their time and not their words, so that the machine is faster than they show"
+            )
         yield from agreement.check_rate(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
         yield from agreement.check_wall(series, topology)
         yield from agreement.check_pace(series, topology)

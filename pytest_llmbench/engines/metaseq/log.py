@@ -40,7 +40,7 @@ def parse(text: str) -> Iterable[items.Item]:
     """Read one line; see `items.Parse`.
 
     The totals are `done_training_s`, `max_update` (how many updates the run was to make) and
-    `gradient_overflows` (how many updates were skipped for one).
+    `gradient_overflows` (how many passes were discarded for one).
     """
     return [_step(text)] if _STEP in text else _other(text)
 

@@ -1,6 +1,6 @@
 """The steady state of a run: the interval of its mean step time, with the parts that make up its width.
 
-The rule and its measured error rates are in `docs/measurements/verdicts_cpu_2026-11-27.yaml`.
+The rule and its measured error rates are in `docs/measurements/verdicts_cpu_2026-11-28.yaml`.
 """
 
 import math

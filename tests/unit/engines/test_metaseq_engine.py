@@ -202,18 +202,24 @@ def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> No
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
 
 
+OVERFLOW = (
+    "x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0"
+)
+
+
 @pytest.mark.parametrize(
     ("line", "doubt"),
     [
         ("x | INFO | metaseq_cli.train | Stopping training due to num_updates: 50 >= max_update: 50", None),
         ("x | INFO | metaseq_cli.train | Stopping training due to num_updates: 25 >= max_update: 25",
          "its own limit is 25 updates; the recipe has 50"),
-        ("x | INFO | metaseq.trainer | NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 2.0",
-         "1 updates were skipped"),
+        (OVERFLOW, None),
+        ("\n".join([OVERFLOW] * 5), None),
+        ("\n".join([OVERFLOW] * 6), "6 passes were discarded next to 50 updates"),
     ],
 )  # fmt: skip
 def test_what_its_other_lines_say_against_it(tmp_path: Path, line: str, doubt: str | None) -> None:
-    """Another end than the recipe's, and updates that count in words per second and trained nothing."""
+    """Another end than the recipe's, and many passes whose time counts in words per second, and whose words do not."""
     log(tmp_path, line, DONE)
     found = list(ENGINE.doubts(recipe(), NODE, ENGINE.read(tmp_path, recipe())))
     assert len(found) == (doubt is not None)
