@@ -109,15 +109,15 @@ _HEDGED = re.compile(
     r"|(?:dropp|filter|remov|exclud|discard)(?:ed|ing) \d+|disabl\w+|deprecat\w+|optional\w*|will (?:be|use|not|result"
     r"|abort)|start\w* from|dlerror|normally|successfully|allowed|be inferred|consider|(?:cannot|failed to) remove"
     r"|backlog|locally(?=\s*$)|(?:(?:unable|failed) to|cannot|could not) import(?! name)|replaced|git repository|ACPI"
-    r"|NOHZ|usb|i2c|journald|chronyd|postfix|X11|last login|File exists|ioctl for device|(?:max|mean|abs|rel|mse|loss"
-    r"|squared|absolute|relative|std|standard|training|rounding|numerical|not an) errors?)\b|[.,;] (?:so |now "
-    r"|then )?(?:sett|switch|download|build|creat|generat|proceed|continu|us|fall|default|start|assum"
-    r"|try)ing\b(?! down)|fail[ -]?over|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail|err(?! \d)|un(?:healthy"
-    r"|correct|recover)|invalid|time(?:out|d out)|lost)|: No device found|module verification|\b0 of \d|error-free"
-    r"|not enough SMs|(?:records?|samples?|rows?) (?:dropp|skipp|filter|remov)ed|\(bug\)|^ *(?:[#+] |#SBATCH|set -"
-    r"|if \[)|; .{0,40} is not |\.triton/|\bOK\s*$| \.{3,}(?:\s|$)|^[ +]*\w+=(?!DRAIN|DOWN|FAIL)|(?:fail|err|invalid"
-    r"|corrupt|lost|timeout)\w*(?: [a-z]\w*)? ?[:= ] ?0\b|[a-z_)\]] ?[:=] ?(?:0(?:\.0+)?(?: of \d+| \w{1,3})?|no(?:ne"
-    r"|t active)?|false|off|disabled|\[\])\s*$",
+    r"|NOHZ|usb|i2c|journald|ipmi|bashrc|compiled without|chronyd|postfix|X11|last login|File exists|ioctl for device"
+    r"|(?:max|mean|abs|rel|mse|loss|squared|absolute|relative|std|standard|training|rounding|numerical"
+    r"|not an) errors?)\b|[.,;] (?:so |now |then )?(?:sett|switch|download|build|creat|generat|proceed|continu|us|fall"
+    r"|default|start|assum|try)ing\b(?! down)|fail[ -]?over|(?<![#.\w])(?:0|no|none|zero|without) (?:\w+ )?(?:fail"
+    r"|err(?! \d)|un(?:healthy|correct|recover)|invalid|time(?:out|d out)|lost)|: No device found|module verification"
+    r"|\b0 of \d|error-free|not enough SMs|(?:records?|samples?|rows?) (?:dropp|skipp|filter|remov)ed|\(bug\)"
+    r"|^ *(?:[#+] |#SBATCH|set -|if \[)|; .{0,40} is not |\.triton/|\bOK\s*$| \.{3,}(?:\s|$)|^[ +]*\w+=(?!DRAIN|DOWN"
+    r"|FAIL)|(?:fail|err|invalid|corrupt|lost|timeout)\w*(?: [a-z]\w*)? ?[:= ] ?0\b"
+    r"|[a-z_)\]] ?[:=] ?(?:0(?:\.0+)?(?: of \d+| \w{1,3})?|no(?:ne|t active)?|false|off|disabled|\[\])\s*$",
     re.ASCII | re.IGNORECASE,
 )
 # A failure is supposed, or told of in advance, behind one of these words; in front of them its reasons are.
