@@ -39,7 +39,7 @@ def contradictions(record: RunRecord, statistics: Mapping[str, Statistic]) -> It
             yield f"problem: {record.problem.kind}, but metrics has {', '.join(record.metrics)}"
         return
     if not (record.steps or record.metrics or record.totals):
-        yield "problem: None, but there are no steps, no metrics and no totals"
+        yield "problem: None, but the run has no steps, no metrics and no totals"
     measurement = measurement_of_record(record)
     yield from (*_check_steps(record), *_check_losses(record), *_check_ranks(record), *_check_times(record))
     yield from (*_check_early(record), *_check_telemetry(record))

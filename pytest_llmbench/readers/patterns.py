@@ -120,7 +120,7 @@ _HEDGED = re.compile(
     r"|[a-z_)\]] ?[:=] ?(?:0(?:\.0+)?(?: of \d+| \w{1,3})?|no(?:ne|t active)?|false|off|disabled|\[\])\s*$",
     re.ASCII | re.IGNORECASE,
 )
-# A failure is supposed, or told of in advance, behind one of these words; in front of them its reasons are.
+# Behind one of these words a failure is only supposed or announced; in front of them stands one that happened.
 _SUPPOSED = re.compile(r"\b(?:may|might|if|when|unless|installed)\b", re.ASCII | re.IGNORECASE)
 # Messages further from the cause than those of the failed program, nearest first: torchrun's summary of a rank's end,
 # errors of ranks that lost a peer, and reports that a started program failed or was ended.

@@ -36,7 +36,7 @@ from pytest_llmbench.session.law import flatten, recipe_differences
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, read_snapshot, worst
 
 T = TypeVar("T")
-# Edits of a record that are not found, as no other file of the session tells of them, with the reason. Reports of
+# Edits of a record that are not found, with the reason: no other file of the session has the same fact. Reports of
 # checks that read files on the nodes cannot be made again either (`CheckNotKeptError`).
 UNCHECKED: Mapping[str, str] = {
     "made_by.user": "a login name for people",
@@ -376,7 +376,7 @@ def _of_task(run: Path, record: RunRecord) -> Iterator[str]:
 
 
 def _of_driver(run: Path, record: RunRecord) -> Iterator[str]:
-    """Compare the facts of a command's driver; a run that was given up while it went on has none of them."""
+    """Compare the facts of a command's driver; a run that the session stopped waiting for has none."""
     driver, kept, code = read_report(run), {}, "exit_code"
     if record.problem is not None and record.device is None:
         return

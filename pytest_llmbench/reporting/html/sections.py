@@ -76,7 +76,7 @@ class ShownTexts:
                 file.seek(max(0, size - most) if end else 0)
                 text = file.read(most).decode("utf-8", errors="replace")
         except FileNotFoundError:
-            return Excerpt(str(path), note="there is no log with anything in it")
+            return Excerpt(str(path), note="no log has a line")
         except OSError as error:
             return Excerpt(str(path), note=f"it cannot be read: {error.strerror}")
         note = ""

@@ -87,7 +87,7 @@ def left_by(user: UserFolder) -> set[Path]:
 
 @pytest.fixture(autouse=True)
 def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs these tests, the options mean the same."""
+    """Variables of the machine that runs these tests do not change the options."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 

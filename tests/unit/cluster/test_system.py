@@ -193,7 +193,7 @@ CPU = System(name="local", cluster="local", gpus_per_node=0, cpu_ranks_per_node=
 
 @pytest.fixture(autouse=True)
 def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs these tests, the settings mean the same."""
+    """Variables of the machine that runs these tests do not change the settings."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 

@@ -187,7 +187,7 @@ WRONG = {
     "nested without end": ("[" * 100_000, "cannot be read: nested too deep"),
     "a key given twice": ('{"count": 1, "count": 2}', "cannot be read: key 'count' is given twice"),
     "a list": ("[]", r"must be a mapping \(given: \[\]\)"),
-    "a key that nobody knows": ('{"count": 1, "cuont": 2}', r"cuont: .*did you mean 'count'"),
+    "an unknown key": ('{"count": 1, "cuont": 2}', r"cuont: .*did you mean 'count'"),
     "a key that is missing": ("{}", "count: missing"),
     "a text for a number": ('{"count": "1"}', r"count: must be a whole number \(given: '1'\)"),
     "a bool for a number": ('{"count": true}', r"count: must be a whole number \(given: True\)"),

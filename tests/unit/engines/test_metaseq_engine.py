@@ -195,7 +195,7 @@ def test_the_statistic_of_record_is_the_median_without_the_first_line(tmp_path: 
     ],
 )
 def test_a_line_without_a_rate_leaves_no_number(tmp_path: Path, line: str) -> None:
-    """A rate of 0 means that the clock was started: a part of the lines is no measurement, nor is a single line."""
+    """A rate of 0 means that the clock has just started. Some of the lines are no measurement, and one line is none."""
     log(tmp_path, line, DONE)
     assert median_wps(recipe(), ENGINE.read(tmp_path, recipe())) is None
     (tmp_path / "logs" / "output.log").write_text(LINE.format(index=1, loss=9, wps="200000", ups=0.38, step=5) + "\n")

@@ -1,4 +1,4 @@
-"""What is said beside a verdict, which node was slow, and rates that no GPU has."""
+"""Findings next to a verdict: which node was slow, and rates that no GPU can have."""
 
 import dataclasses
 from typing import Any

@@ -54,7 +54,7 @@ TYPED = [name for name in TEXTS if name not in INI_ONLY]
 
 @pytest.fixture(autouse=True)
 def outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs these tests, the options mean the same."""
+    """Variables of the machine that runs these tests do not change the options."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
 

@@ -206,7 +206,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
         lambda d: d.update(replayed="/x"),
         "session.json: its logs are None, and the record has .* /x",
     ),
-    "nothing": (RECORD, lambda d: d.update(steps=[], metrics={}), "problem: None, but there are no steps, no metrics"),
+    "nothing": (RECORD, lambda d: d.update(steps=[], metrics={}), "problem: None, but the run has no steps"),
     "no token": (RECORD, lambda d: d.pop("run_token"), "run_token: it has llmbench:.*, the record None"),
     "a fault": (TASK, lambda d: d.update(simulate={"name": "nan", "step": 5}), "it has nan@5, the record None"),
     "no fault": (RECORD, lambda d: d.update(simulated="die@5"), "simulated: it has None, the record die@5"),

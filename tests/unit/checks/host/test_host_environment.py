@@ -1,4 +1,4 @@
-"""What a system's file names has to be on the nodes: files, devices, and container runtimes, played by programs."""
+"""Nodes need the files, devices and container runtimes that a system names; programs stand in for the runtimes."""
 
 from pathlib import Path
 from typing import Any

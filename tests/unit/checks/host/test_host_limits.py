@@ -153,7 +153,7 @@ def run(folder: Path, texts: Mapping[str, str | None], **options: Any) -> Report
 
 
 def test_a_node_that_lacks_a_module_is_found(tmp_path: Path) -> None:
-    """The kernel keeps a little back, and not the same everywhere: that is no difference."""
+    """Kernels reserve slightly different amounts of memory: such nodes count as equal."""
     texts = {"a": text(512 * GIB, 500 * GIB), "b": text(511 * GIB, 500 * GIB), "c": text(448 * GIB, 440 * GIB)}
     report = run(tmp_path, texts)
     (finding,) = report.findings

@@ -139,7 +139,7 @@ DAMAGE: dict[str, dict[str, Any]] = {
     "a float for a count": {"layers": 12.0}, "zero ranks": {"world_size": 0}, "a negative count": {"parameters": -1},
     "none for a count": {"copy_rank": None}, "a text for a count that may be none": {"micro_batch_size": "8"},
     "a number for a word": {"precision": 16}, "another event": {"event": "step"},
-    "a key that nobody knows": {"surprise": 1},
+    "an unknown key": {"surprise": 1},
 }  # fmt: skip
 # As a record is read from its file, and as it is made again after its texts were cleaned.
 READ: tuple[Callable[[dict[str, Any]], RankInfo], ...] = (
@@ -155,7 +155,7 @@ def test_counts_of_a_training_are_read_from_a_record() -> None:
 
 @pytest.mark.parametrize("changes", DAMAGE.values(), ids=DAMAGE)
 def test_a_record_with_damaged_counts_of_a_training_is_refused(changes: dict[str, Any]) -> None:
-    """Nothing is taken for a number that is none, and the error names the key."""
+    """A value of another type is never read as a number, and the error names the key."""
     (key,) = changes
     for read in READ:
         with pytest.raises(ValidationError, match=rf"training\.{key}\n"):

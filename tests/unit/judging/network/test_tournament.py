@@ -68,7 +68,7 @@ def test_a_slow_link_accuses_neither_of_its_ends() -> None:
 
 
 def test_without_a_good_partner_all_stay_unresolved() -> None:
-    """Two nodes alone, and all pairs below a reference: nobody is good, and nobody is named."""
+    """With two nodes, or all pairs below a reference, no node is known to be good, so none is named."""
     verdict = judge([Game(pair=("a", "b"), value=1.0)], _nothing, floor=2.0)
     assert (verdict.culprits, verdict.unresolved) == ((), ("a", "b"))
     games = [Game(pair=pair, value=1.0) for pairs in schedule(_names(6)) for pair in pairs]
@@ -133,7 +133,7 @@ def _nothing(rounds: Sequence[Sequence[Pair]]) -> list[Game]:
 
 @given(st.integers(2, 41))
 def test_everybody_meets_everybody_once(count: int) -> None:
-    """N - 1 rounds for an even N, N for an odd one; nobody is in two pairs of a round."""
+    """N - 1 rounds for an even N, N for an odd one; no node is in two pairs of a round."""
     rounds = schedule(_names(count), count)
     assert len(rounds) == count - 1 + count % 2
     met = Counter(frozenset(pair) for pairs in rounds for pair in pairs)
