@@ -68,7 +68,7 @@ def report_session(
     facts = {"report": str(path), "session": data.id, "verdicts": verdicts, "damage": [*broken, *data.damage]}
     refused = [f"{about} {name} is refused: {reason}" for (about, name), reason in data.refused.items()]
     print_facts({**facts, "notes": data.notes}, [f"report: {path}"], as_json=as_json)
-    for line in (*data.notes, *refused):
+    for line in (*data.notes, *(f"record of {line}" for line in broken), *data.damage, *refused):
         typer.echo(harmless(line), err=True)
     if refused:
         raise typer.Exit(1)

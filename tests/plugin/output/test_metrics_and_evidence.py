@@ -19,7 +19,6 @@ from pytest_llmbench.evidence.contents import MADE_AGAIN
 from pytest_llmbench.evidence.recheck import differences_of_derived
 from pytest_llmbench.evidence.recorded import read_session
 from pytest_llmbench.evidence.verify import verify
-from pytest_llmbench.session.folder import read_folder
 from tests.conftest import UserFolder
 
 LOCAL = ("--cluster", "local")
@@ -157,7 +156,7 @@ def test_a_record_that_is_not_what_was_judged(user: UserFolder, distribution: st
     assert told in (session / "verdicts.json").read_text()
     changed = "unlink" not in damage
     why = "it was changed while its session went on" if changed else "it is not there"
-    assert why in read_folder(session).broken["run", "first"]
+    assert f"record of run first: {why}" in CliRunner().invoke(app, ["report", str(session)]).output
     assert "the record of run first is not there" in result.text  # in the history
     kept = [path.name for path in (session / "runs" / "first").glob("record*")]
     assert kept == (["record-altered.json"] if changed else [])
