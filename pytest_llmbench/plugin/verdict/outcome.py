@@ -37,9 +37,9 @@ def note(item: pytest.Item, **properties: Any) -> None:
     item.user_properties[:] = [*others, *properties.items()]
 
 
-def note_measured(item: pytest.Item, run: Run, reference: Reference | None = None) -> None:
+def note_measured(item: pytest.Item, run: Run) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
-    speeds = speed.find_judged_speeds(run, reference)
+    speeds = speed.find_judged_speeds(run)
     runs = ",".join(record.key for record in run.records) if len(run.records) > 1 else None
     facts = NumberFacts(speed_judged=",".join(speeds) or None, runs=runs, energy=energy_of(*run.records))
     if (worst := run.losses.worst) is not None:
