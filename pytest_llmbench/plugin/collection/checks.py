@@ -12,7 +12,7 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import check_statistics
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.plugin.verdict.facts import HealthFacts
+from pytest_llmbench.plugin.verdict.facts import known
 from pytest_llmbench.reporting.table import NO_BOUND
 
 _MOST_READINGS = 4
@@ -134,7 +134,7 @@ class Health:
         shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
         unbounded = self.record.report.unbounded
         worst = min(self._failing, key=lambda finding: list(Severity).index(finding.severity), default=None)
-        facts = HealthFacts(
+        return known(
             measured=listed(shown, _MOST_READINGS, "; ") if shown else None,
             bound=NO_BOUND if unbounded else "bounded" if shown else None,
             bounds=listed(self.record.report.bounds, _MOST_READINGS, "; ") if self.record.report.bounds else None,
@@ -142,4 +142,3 @@ class Health:
             action=None if worst is None else worst.action,
             hints="; ".join(map(str, self.hints)) or None,
         )
-        return facts.properties()
