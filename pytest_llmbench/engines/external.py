@@ -86,12 +86,11 @@ class External(Engine, ABC):
         size = recipe.parallelism.model_parallel_size
         if topology.world_size % size:
             yield (
-                f"recipe {recipe.name}: {topology.world_size} ranks ({topology}) do not divide into copies of the "
-                f"model of {size} ranks each (tensor {recipe.parallelism.tensor} × pipeline "
-                f"{recipe.parallelism.pipeline})"
+                f"{topology.world_size} ranks ({topology}) do not divide into copies of the model of {size} ranks each "
+                f"(tensor {recipe.parallelism.tensor} × pipeline {recipe.parallelism.pipeline})"
             )
         rules, own = self.arguments(recipe, topology)
-        yield from rules.problems(recipe, own)
+        yield from rules.problems(own)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         files = [folder] if folder.is_file() else log_files(folder, self.logs)

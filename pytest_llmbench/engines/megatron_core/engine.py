@@ -7,7 +7,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, RotaryScaling
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines.base import options_of, options_problems
+from pytest_llmbench.engines.base import options_of
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, padded_vocabulary
 from pytest_llmbench.engines.overrides import batch_problem, precision_problem
@@ -51,17 +51,14 @@ class MegatronCoreEngine(InProcess):
         return Footprint(least=state, usual=state, activation=28 + 2 * bool(recipe.model.dropout), logit=6)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        where = f"recipe {recipe.name}"
-        layout = [f"{where}: {problem}" for problem in (*_ranks(recipe, topology), *_shares(recipe))]
+        layout = [*_ranks(recipe, topology), *_shares(recipe)]
         yield from layout
         if not layout:
             yield from batch_problem(recipe, topology)
-            yield from (f"{where}: {problem}" for problem in _schedule(recipe, topology))
+            yield from _schedule(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
-        yield from (f"{where}: {problem}" for problem in _unsupported(recipe))
-        wrong = list(options_problems(recipe, MegatronCoreOptions))
-        contradictions = () if wrong else _contradictions(recipe, topology, options_of(recipe, MegatronCoreOptions))
-        yield from (*wrong, *(f"{where}: {problem}" for problem in contradictions))
+        yield from _unsupported(recipe)
+        yield from _contradictions(recipe, topology, options_of(recipe, MegatronCoreOptions))
 
 
 def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:

@@ -426,9 +426,9 @@ class MegatronLM(External):
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
-            yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
+            yield "engine megatron_lm shards none or the optimizer"
         if recipe.model.activation == "relu":
-            yield f"recipe {recipe.name}: engine megatron_lm has GELU, squared_relu and swiglu, not relu"
+            yield "engine megatron_lm has GELU, squared_relu and swiglu, not relu"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = options_of(recipe, MegatronLmOptions).arguments

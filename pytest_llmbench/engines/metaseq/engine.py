@@ -18,6 +18,7 @@ from pytest_llmbench.engines.overrides import (
     Arguments,
     Rules,
     Same,
+    batch_problem,
     precision_problem,
     rules_of,
     rules_of_given,
@@ -97,7 +98,7 @@ def _size_problem(recipe: Recipe, size: str) -> Iterator[str]:
     if size in _SIZES and _SIZES[size] != own:
         layers, hidden, heads = _SIZES[size]
         yield (
-            f"recipe {recipe.name}: options.model_size {size} has layers {layers}, hidden_size {hidden} and "
+            f"options.model_size {size} has layers {layers}, hidden_size {hidden} and "
             f"attention_heads {heads} in opt-baselines; model says {own[0]}, {own[1]} and {own[2]}: make them agree"
         )
 
@@ -155,21 +156,16 @@ class Metaseq(External):
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         options = options_of(recipe, MetaseqOptions)
         copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
-        batch = f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} sequences does not divide"
         if options.program != _LAUNCHER:
-            if recipe.samples_per_step % (copies * recipe.micro_batch_size):
-                yield (
-                    f"{batch} into micro batches of {recipe.micro_batch_size} on {copies} copies of the model "
-                    f"({topology})"
-                )
+            yield from batch_problem(recipe, topology)
             return
         yield from _size_problem(recipe, options.model_size)
         if topology.ranks_per_node < 2:
-            yield f"recipe {recipe.name}: opt-baselines refuses fewer than 2 GPUs on a node ({topology})"
+            yield f"opt-baselines refuses fewer than 2 GPUs on a node ({topology})"
         if recipe.samples_per_step % copies:
             yield (
-                f"{batch} by {copies} copies of the model ({topology}): opt-baselines would round in silence to "
-                f"{recipe.samples_per_step // copies} on each"
+                f"a global batch of {recipe.samples_per_step} does not divide by {copies} copies of the model "
+                f"({topology}): opt-baselines would round in silence to {recipe.samples_per_step // copies} on each"
             )
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:

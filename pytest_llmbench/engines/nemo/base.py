@@ -228,7 +228,7 @@ class Nemo(External):
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
-            yield f"recipe {recipe.name}: NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
+            yield "NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = _plain(recipe.options.get("arguments", {}))

@@ -158,13 +158,13 @@ class Torchtitan(External):
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp8", "mxfp8"))
         layout, options = recipe.parallelism, options_of(recipe, TorchtitanOptions)
         if (options.flavor is None) == (options.config is None):
-            yield f"recipe {recipe.name}: options: give flavor, or config for versions from 0.3 on"
+            yield "options: give flavor, or config for versions from 0.3 on"
         if layout.sharding not in {"none", "full"}:
-            yield f"recipe {recipe.name}: engine torchtitan shards nothing (none) or everything (full)"
+            yield "engine torchtitan shards nothing (none) or everything (full)"
         if layout.sequence != (layout.tensor > 1):
-            yield f"recipe {recipe.name}: engine torchtitan splits the sequence wherever it has tensor parallelism"
+            yield "engine torchtitan splits the sequence wherever it has tensor parallelism"
         if layout.virtual_pipeline > 1 or recipe.model.dropout:
-            yield f"recipe {recipe.name}: engine torchtitan has no virtual_pipeline and no dropout"
+            yield "engine torchtitan has no virtual_pipeline and no dropout"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = options_of(recipe, TorchtitanOptions).arguments
