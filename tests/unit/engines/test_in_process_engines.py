@@ -190,10 +190,6 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "heads": (
         {"parallelism": {"tensor": 8}, "model": {"hidden_size": 64}}, "attention_heads 4 does not divide by tensor 8",
     ),
-    "vocabulary": (
-        {"parallelism": {"tensor": 2}, "model": {"vocab_size": 51197}, "options": {"pad_vocabulary": False}},
-        "vocab_size 51197 does not divide by tensor 2: set pad_vocabulary: true",
-    ),
     "sequence": (
         {"parallelism": {"tensor": 4, "sequence": True}, "sequence_length": 30},
         "sequence_length 30 does not divide by tensor 4",
@@ -284,7 +280,7 @@ def test_what_it_cannot_do_is_refused(engine: str, changes: dict[str, Any], word
     ("engine", "changes"),
     [
         ("torch", {"data": {"kind": "token_file", "path": "/data/tokens.bin"}}),
-        ("megatron_core", {"parallelism": EVERYTHING, "options": {"overlap": False}}),
+        ("megatron_core", {"parallelism": EVERYTHING, "options": {"attention": "math"}}),
         ("deepspeed", {"options": {"loss_scale": 64.0}}),
     ],
 )
