@@ -10,9 +10,15 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, check_training, fill, fill_argument, flags
+from pytest_llmbench.engines.external import (
+    External,
+    ProgramOptions,
+    check_training,
+    fill_arguments,
+    flags,
+    program_words,
+)
 from pytest_llmbench.engines.metaseq.log import READER
 from pytest_llmbench.engines.overrides import (
     Arguments,
@@ -128,17 +134,13 @@ _STATISTICS: Mapping[str, Statistic] = {
 }
 
 
-class MetaseqOptions(Strict):
+class MetaseqOptions(ProgramOptions):
     """Options of this engine."""
 
     model_size: str
     """Model size for the launcher, which derives shape, batch and model parallel size from it."""
     program: str = _LAUNCHER
-    """Program to start: metaseq's launcher, or its training program with arguments from the recipe's own keys."""
-    arguments: Mapping[str, str | int | float | bool] = {}
-    """Further arguments of the program."""
-    notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons, for the head of the script."""
+    """Program to start: metaseq's launcher, or `module:metaseq.cli.train` with arguments from the recipe's own keys."""
 
 
 class Metaseq(External):
@@ -178,7 +180,8 @@ class Metaseq(External):
         """Its log counts positions from 2 on; the launcher's micro batch is all of a copy's batch."""
         model, copies = recipe.model, max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         options = options_of(recipe, MetaseqOptions)
-        launched, wide = options.program == _LAUNCHER, options.arguments.get("decoder-ffn-embed-dim")
+        own: Mapping[str, Any] = options.arguments
+        launched, wide = options.program == _LAUNCHER, own.get("decoder-ffn-embed-dim")
         parameters = parameters_of_stages(model, recipe.sequence_length + 2, recipe.parallelism)
         return {
             "feed_forward_size": wide or 4 * model.hidden_size,
@@ -200,13 +203,14 @@ class Metaseq(External):
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MetaseqOptions)
         where = f"recipe {recipe.name}: options"
-        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
+        own = fill_arguments(options.arguments, place, where)
         if options.program == _LAUNCHER:
             command = _launcher(options, topology, place, own)
         else:
-            words = fill(options.program, place, where).removeprefix("module:").split()
             arguments = {**_arguments(recipe, topology), "save-dir": f"{place.folder}/checkpoints", **own}
-            command = Command(launcher="torchrun", argv=("-m", *words, *flags(arguments)))
+            command = Command(
+                launcher="torchrun", argv=(*program_words(options.program, place, where), *flags(arguments))
+            )
         return Script(commands=(command,), notes=options.notes)
 
     def output(self, folder: Path) -> Path:
