@@ -29,7 +29,7 @@ NO_PRODUCTS = {"side": 8, "factors": "f00d", "precisions": {}, "lacking": {}}
         ("clock", 0, {"time": "noon"}, "time: Input should be a valid number"),
         ("disk", 0, {"folders": {"shared": {"path": "/x"}}}, "folders.shared.why: Field required"),
         ("shared_folder", 0, {"read": None}, "mount: Field required"),
-        ("jit_cache", 0, {"boot": "1", "folders": {"x": {"mount": MOUNT}}}, "folders.x.folder: Field required"),
+        ("jit_cache", 0, {"folders": {"x": {"mount": MOUNT}}}, "folders.x.folder: Field required"),
         ("gpu_inventory", 8, {"smi": SMI}, "smi.path: Field required"),
         ("gpu_xid", 8, {"smi": {**SMI, "path": "/x"}, "kernel_log": {"lines": [5]}}, "nvlink: Field required"),
         ("gpu_nvlink", 8, {"smi": {**SMI, "code": "0"}}, "smi.code: Input should be a valid integer"),

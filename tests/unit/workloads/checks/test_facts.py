@@ -20,7 +20,7 @@ from pytest_llmbench.checks.host.nodes.facts import (
     tuning,
 )
 from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
-from pytest_llmbench.checks.host.nodes.folders import cache_folders, is_warm, nearest, room
+from pytest_llmbench.checks.host.nodes.folders import cache_folders, nearest, room
 from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciDevice, affinity, devices, installed
 from pytest_llmbench.workloads.node.hardware import acs_control, redirecting_bridges
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -234,13 +234,8 @@ def test_folders_of_compiled_kernels() -> None:
     assert moved["TORCH_EXTENSIONS_DIR"] == Path("/x/torch_extensions")
 
 
-def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_yet_will_be_made_on_the_disk_above_it(tmp_path: Path) -> None:
     assert nearest(tmp_path / "not" / "there") == tmp_path
-    assert not is_warm(tmp_path)
-    (tmp_path / ".llmbench-1-a").touch()
-    assert not is_warm(tmp_path)
-    (tmp_path / "kernel.so").touch()
-    assert is_warm(tmp_path)
 
 
 def test_room_of_this_machine(tmp_path: Path) -> None:
