@@ -133,12 +133,15 @@ def measure_whole(
     hosts = places.order(hosts)
     runs: list[GroupResult] = []
 
+    def is_slow(result: GroupResult) -> bool:
+        return result.busbw is None or (floor is not None and result.busbw < floor)
+
     def bad(groups: Sequence[Hosts]) -> list[bool]:
         # Rings through thousands of ranks would measure their hops.
         rounds = [[RankGroup(hosts=group, local_ranks=ground.local_ranks) for group in groups]]
         results = ground.play(rounds, "all_reduce").results
         runs.extend(results)
-        return [result.busbw is None or (floor is not None and result.busbw < floor) for result in results]
+        return [is_slow(result) for result in results]
 
     is_bad = all(bad([tuple(hosts)])[0] for _ in range(_BELIEVE_AFTER))
     readings = [
@@ -153,7 +156,8 @@ def measure_whole(
         return Report(readings=tuple(readings))
     reason = runs[-1].text
     search = bisect(hosts, bad, places=places)
-    findings = [_make_finding(host, reason, runs) for host in search.culprits]
+    slow = [run for run in runs if is_slow(run)]
+    findings = [_make_finding(host, reason, slow) for host in search.culprits]
     unjudged: dict[str, str] = {}
     for group in search.together:
         names = ", ".join(_name_places(group, places))
@@ -181,8 +185,8 @@ def _name_places(group: Hosts, places: Places) -> list[str]:
     return [*reversed(names), *(host for host in group if host in left)]
 
 
-def _make_finding(host: str, reason: str, runs: Sequence[GroupResult]) -> Finding:
-    smallest = min((run for run in runs if host in run.group.hosts), key=lambda run: len(run.group.hosts))
+def _make_finding(host: str, reason: str, slow: Sequence[GroupResult]) -> Finding:
+    smallest = min((run for run in slow if host in run.group.hosts), key=lambda run: len(run.group.hosts))
     kind, severity, action = KINDS[smallest.fault]
     others = ", ".join(other for other in smallest.group.hosts if other != host)
     message = f"all nodes together: {reason}; halving the group leads to this one: with {others} {smallest.text}"

@@ -216,6 +216,7 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
     fleet = fleet_of(16, game)
     report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),))
     assert told(report) == [("n6", "slow_node")]
+    assert report.findings[0].message.endswith(" 2 GB/s")
     assert report.evidence["group_runs"] <= 4 * 4 + 2
     assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False).findings
 
