@@ -24,7 +24,7 @@ NO_PRODUCTS = {"side": 8, "factors": "f00d", "precisions": {}, "lacking": {}}
     [
         ("limits", 0, {}, "limits: Field required"),
         ("limits", 0, {**HOST_FACTS.model_dump(), "limits": {"soft": {}}}, "limits.soft.nofile: Field required"),
-        ("memory", 0, {**HOST_FACTS.model_dump(), "meminfo": 5}, "meminfo: Input should be a valid string"),
+        ("memory", 0, {**HOST_FACTS.model_dump(), "memory": {"total": 5}}, "memory.available: Field required"),
         ("tuning", 0, {**HOST_FACTS.model_dump(), "tunings": 5}, "tunings: Extra inputs are not permitted"),
         ("clock", 0, {"time": "noon"}, "time: Input should be a valid number"),
         ("disk", 0, {"folders": {"shared": {"path": "/x"}}}, "folders.shared.why: Field required"),
