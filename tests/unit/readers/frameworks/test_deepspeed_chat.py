@@ -1,6 +1,7 @@
 """DeepSpeed-Chat's log: Lambda's fork and upstream, its three steps."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,21 @@ def test_step_3_of_upstream(sample: Callable[[str], Path]) -> None:
     assert first.reported["Average reward score"] == 0.5546875
     assert series.steps[-1].reported["EMA reward score"] == 0.6885135625000001
     assert (series.unread, series.restarted) == (0, None)
+
+
+def test_step_3_on_a_gpu(sample: Callable[[str], Path]) -> None:
+    """Beside an own reading of the log, by a word of each line."""
+    log = sample("logs/deepspeed_chat_step3_one_h200.log")
+    series, words = read_log([log], reader()), log.read_text().split()
+    after = {name: float(words[words.index(name) + 1].removesuffix("s")) for name in ("time:", "Throughput:")}
+    losses = [float(word.partition("|")[0]) for before, word in pairwise(words) if before.endswith("act_loss:")]
+    assert [step.reported["act_loss"] for step in series.steps] == losses
+    assert len(losses) == series.totals["execution_steps"] == 6
+    assert after == {
+        "time:": series.totals["execution_time_s"],
+        "Throughput:": series.totals["throughput_samples_per_s"],
+    }
+    assert (series.completed, series.unread, series.failure) == ("Throughput: 1.0393 samples/sec", 0, None)
 
 
 def test_step_3_of_the_fork(read: Read) -> None:
