@@ -4,7 +4,7 @@ A bound is a reference of the system's file, what physics expects of the machine
 elsewhere.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, Protocol, TypeVar
 
 from pytest_llmbench.checks.base import CheckSettings, Site
@@ -123,6 +123,13 @@ class Bounds:
         whole = Reading(statistic="", value=0.0, unit="GB/s", nodes=nodes, gpus=gpus)
         device = device or self._device
         return tuple(bound for bound in self.references if applies(bound, whole, self._system, device))
+
+    def unmeasured(self, readings: Iterable[Reading], device: str | None, nodes: int, gpus: int) -> Iterator[str]:
+        """Yield the references for these nodes and GPUs that ask for a statistic without a reading."""
+        measured = {reading.statistic for reading in readings}
+        for bound in self.applicable(device, nodes, gpus):
+            if bound.statistic not in measured:
+                yield f"reference {bound.name} asks for {bound.statistic}, which was not measured"
 
     def floor(self, statistic: str, device: str | None, nodes: int, gpus: int) -> float | None:
         """The highest lower bound on a rate, GB/s; None without one."""

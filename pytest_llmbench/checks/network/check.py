@@ -90,7 +90,8 @@ class Rail(CheckDefaults):
         hunt.play(options.count_rounds(fleet), rails=hunt.field.local_ranks)
         # `pairs` looks at the same way.
         report = hunt.report() if "pairs" in fleet.site.selected else hunt.add_transport(hunt.report())
-        return add_ports(self, report, fleet, hunt.machines, [host for host in fleet.hosts if host not in hunt.silent])
+        left = [host for host in fleet.hosts if host not in hunt.silent]
+        return add_ports(self, report, fleet, settings, hunt.machines, left)
 
 
 class Pairs(CheckDefaults):
