@@ -5,7 +5,7 @@ elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from pytest_llmbench.checks.base import CheckSettings, Site
 from pytest_llmbench.core.recipe.reference import Reference
@@ -17,18 +17,11 @@ from pytest_llmbench.judging.references import applies, missed, unbounded
 BoundKind = Literal["below_physics", "outlier"]
 SharedKind = Literal["memory_in_use", "unlike_others", "wrong_values"]
 
-KindOf_contra = TypeVar("KindOf_contra", contravariant=True)
+Kind = TypeVar("Kind", bound=str)
+# `make_finding` for the kinds of one family: mypy refuses any other.
+FindingMaker = Callable[[str | None, str, Kind, Severity, str, str], Finding]
 
 NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared, unless `tolerance` is set"
-
-
-class FindingMaker(Protocol[KindOf_contra]):
-    """`make_finding` for the kinds of one family: mypy refuses any other."""
-
-    def __call__(
-        self, host: str | None, subject: str, kind: KindOf_contra, severity: Severity, message: str, action: str
-    ) -> Finding:
-        """Make a finding without a number."""
 
 
 def make_finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:

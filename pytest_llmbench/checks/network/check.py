@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.findings import Bounds
-from pytest_llmbench.checks.machine import Machines
+from pytest_llmbench.checks.machine import Machines, ask_machines
 from pytest_llmbench.checks.network.group_bisection import measure_whole
 from pytest_llmbench.checks.network.groups import (
     GroupResult,
@@ -167,11 +167,12 @@ class IntraNode(CheckDefaults):
             return Report(skip="one rank per node: nothing inside a node to measure")
         if fleet.site.device == "cpu":
             return Report(skip="the nodes of this system have no GPUs: there is no NVLink between them")
+        gpus = [gpu for node in ask_machines(fleet)[0].values() for gpu in node.gpus]
+        if gpus and not any(gpu.nvlinks for gpu in gpus):
+            return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
         field = MeasuredGroups(fleet, self, settings, options, "all_reduce")
         alone = [RankGroup(hosts=(host,), local_ranks=field.local_ranks) for host in fleet.hosts]
         played = field.play([alone] * _REPEATS)
-        if played.nvlink is False:
-            return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
         results: dict[str, list[GroupResult]] = {host: [] for host in fleet.hosts if host not in played.silent}
         absent = {}
         for result in played.results:
