@@ -122,10 +122,12 @@ class Pairs(CheckDefaults):
         pair_runs = hunt.field.runs
         named = {*hunt.verdict.culprits, *hunt.unjudged, *hunt.silent}
         fit = [host for host in fleet.hosts if host not in named]
-        floor = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
+        asked = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
         expected = hunt.expect_group(fit) if len(fit) > 1 else []
-        floor = max((rate for rate in (floor, *(law.fail for law in expected)) if rate is not None), default=None)
+        floor = max((rate for rate in (asked, *(law.fail for law in expected)) if rate is not None), default=None)
         whole = measure_whole(hunt.field, fit, floor, gpus, hunt.places) if options.bisect else Report()
+        unmeasured = asked is not None and not whole.readings and not whole.findings
+        lacking = dict.fromkeys(fit if unmeasured else (), "a reference asks for group_busbw, which was not measured")
         lines = [f"group_busbw: physics expects {law}" for law in expected] if whole.readings else []
         latencies = []
         for player, (host, _) in hunt.players.items():
@@ -143,7 +145,7 @@ class Pairs(CheckDefaults):
                 "unbounded": report.unbounded and floor is None,
                 "notes": (*report.notes, note) if whole.readings and floor is None else report.notes,
                 "bounds": (*report.bounds, *lines),
-                "unjudged": {**whole.unjudged, **report.unjudged},
+                "unjudged": {**lacking, **whole.unjudged, **report.unjudged},
                 "evidence": {**report.evidence, **whole.evidence, **counts},
             }
         )

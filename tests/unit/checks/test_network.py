@@ -218,7 +218,9 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
     assert told(report) == [("n6", "slow_node")]
     assert report.findings[0].message.endswith(" 2 GB/s")
     assert report.evidence["group_runs"] <= 4 * 4 + 2
-    assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False).findings
+    alone = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False)
+    assert not alone.findings
+    assert alone.unjudged == dict.fromkeys(names(16), "a reference asks for group_busbw, which was not measured")
 
 
 def test_bisection_finds_who_fails_among_many_alone() -> None:
