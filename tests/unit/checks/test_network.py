@@ -216,9 +216,19 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
     fleet = fleet_of(16, game)
     report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),))
     assert told(report) == [("n6", "slow_node")]
-    assert report.evidence["halvings"] == 4
+    assert report.findings[0].message.endswith(" 2 GB/s")
     assert report.evidence["group_runs"] <= 4 * 4 + 2
     assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False).findings
+
+
+def test_bisection_finds_who_fails_among_many_alone() -> None:
+    """A group without a number counts as slow, and needs no reference."""
+
+    def game(members: Members) -> Mapping[str, Any]:
+        hosts = hosts_of(members)
+        return {"error": "NCCL"} if "n6" in hosts and len(hosts) > 3 else GAME
+
+    assert told(check("pairs", fleet_of(16, game))) == [("n6", "failing_node")]
 
 
 def test_what_fails_only_together_names_the_group_and_passes_nobody() -> None:

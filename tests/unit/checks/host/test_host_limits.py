@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Site, get_check
 from pytest_llmbench.checks.host.limits import LimitsOptions, find_too_low, needs
-from pytest_llmbench.checks.host.memory import read_meminfo
 from pytest_llmbench.checks.host.nodes.facts import ProcessLimits, ResourceLimits
-from pytest_llmbench.checks.host.tuning import gpu_hints, huge_pages, node_hints, swapped_bytes
+from pytest_llmbench.checks.host.tuning import gpu_hints, huge_pages, node_hints
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import HOST_FACTS, LIMITS, TUNING, UNLIMITED, ProcessFleet, cpu_site
 
@@ -130,32 +127,22 @@ def test_the_setting_in_brackets_is_the_one() -> None:
     assert huge_pages(TUNING.model_copy(update={"transparent_hugepage": None})) == "unknown"
 
 
-def test_swap_in_use() -> None:
-    assert swapped_bytes("SwapTotal:    2048 kB\nSwapFree:      1024 kB\n") == 2**20
-    assert swapped_bytes("") == 0
-
-
-GIB = 2**20  # in kB
-
-
-def text(total: int, available: int) -> str:
-    return f"MemTotal:       {total} kB\nMemFree:  1 kB\nMemAvailable:   {available} kB\nHugePages_Total:       0\n"
-
-
-def run(folder: Path, texts: Mapping[str, str | None], **options: Any) -> Report:
-    """Judge nodes whose memory is this, which no test can have for real."""
-    fleet = ProcessFleet(site=cpu_site(len(texts)), hosts=tuple(texts), folder=folder)
+def run(folder: Path, sizes: Mapping[str, tuple[int, int]], **options: Any) -> Report:
+    """Judge nodes with this memory in GiB, in all and available, which no test can have for real."""
+    fleet = ProcessFleet(site=cpu_site(len(sizes)), hosts=tuple(sizes), folder=folder)
     fleet._known["host-facts"] = [
-        Answer(host=host, rank=rank, local_rank=0, data={**HOST_FACTS.model_dump(), "meminfo": words})
-        for rank, (host, words) in enumerate(texts.items())
-    ]
+        Answer(
+            host=host, rank=rank, local_rank=0,
+            data={**HOST_FACTS.model_dump(), "memory": {"total": total << 30, "available": free << 30, "swapped": 0}},
+        )
+        for rank, (host, (total, free)) in enumerate(sizes.items())
+    ]  # fmt: skip
     return get_check("memory").run(fleet, CheckSettings(options=options))
 
 
 def test_a_node_that_lacks_a_module_is_found(tmp_path: Path) -> None:
     """Kernels reserve slightly different amounts of memory: such nodes count as equal."""
-    texts = {"a": text(512 * GIB, 500 * GIB), "b": text(511 * GIB, 500 * GIB), "c": text(448 * GIB, 440 * GIB)}
-    report = run(tmp_path, texts)
+    report = run(tmp_path, {"a": (512, 500), "b": (511, 500), "c": (448, 440)})
     (finding,) = report.findings
     assert (finding.host, finding.severity) == ("c", Severity.ISOLATE)
     assert finding.message == "448.00 GiB; 511.00 GiB on b, a"
@@ -167,13 +154,12 @@ def test_a_node_that_lacks_a_module_is_found(tmp_path: Path) -> None:
     [({}, True), ({"available_percent": 25}, False), ({"available_gib": 30}, False), ({"available_gib": 31}, True)],
 )
 def test_memory_in_use(tmp_path: Path, options: dict[str, Any], found: bool) -> None:
-    report = run(tmp_path, {"a": text(64 * GIB, 30 * GIB)}, **options)
+    report = run(tmp_path, {"a": (64, 30)}, **options)
     assert [finding.kind for finding in report.findings] == (["memory_in_use"] if found else [])
 
 
-@pytest.mark.parametrize("words", [None, "", "MemTotal: 64 kB\n", "MemAvailable: many kB\nMemTotal: 5 kB\n"])
-def test_a_node_that_does_not_say_is_no_pass(tmp_path: Path, words: str | None) -> None:
-    report = run(tmp_path, {"a": text(64 * GIB, 60 * GIB), "b": words})
+def test_a_node_that_does_not_say_is_no_pass(tmp_path: Path) -> None:
+    report = run(tmp_path, {"a": (64, 60), "b": (0, 0)})
     assert report.unjudged.keys() == {"b"}
     assert {reading.host for reading in report.readings} == {"a"}
 
@@ -187,9 +173,3 @@ def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
     settings = CheckSettings.model_validate({"references": [promised], "options": {"available_gib": 0}})
     (finding,) = get_check("memory").run(fleet, settings).findings
     assert (finding.reference, finding.kind) == ("contract", "below_reference")
-
-
-@given(st.dictionaries(st.from_regex(r"[A-Za-z]\w{0,8}", fullmatch=True).filter(str.isascii), st.integers(0, 2**50)))
-def test_sizes_are_read_back(sizes: dict[str, int]) -> None:
-    written = "".join(f"{name}:   {size} kB\n" for name, size in sizes.items())
-    assert read_meminfo(f"{written}HugePages_Free:   3\n") == {name: 1024 * size for name, size in sizes.items()}
