@@ -267,14 +267,11 @@ def test_links_inside_nodes() -> None:
     assert ("n1", "below_reference") in told(bound)
 
 
-@pytest.mark.parametrize(
-    ("name", "site", "why"),
-    [
-        ("pairs", gpu_site(1), "one node"), ("rail", gpu_site(1), "one node"),
-        ("rail", cpu_site(2), "one rank per node"), ("nvlink", cpu_site(1), "one rank per node"),
-        ("nvlink", cpu_site(2, cpu_ranks_per_node=2), "the nodes of this system have no GPUs"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "site", "why"), [
+    ("pairs", gpu_site(1), "one node"), ("rail", gpu_site(1), "one node"),
+    ("rail", cpu_site(2), "one rank per node"), ("nvlink", cpu_site(1), "one rank per node"),
+    ("nvlink", cpu_site(2, cpu_ranks_per_node=2), "the nodes of this system have no GPUs"),
+])  # fmt: skip
 def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
     report = check(name, StandIn(site, names(site.nodes), slow()))
     assert report.skip is not None
@@ -465,15 +462,12 @@ def test_physics_names_the_bad_half_and_a_fabric_that_carries_pairs_alone() -> N
     assert any("of the median pair's 380 GB/s" in bound for bound in report.bounds)
 
 
-@pytest.mark.parametrize(
-    ("rate_", "nccl", "kinds"),
-    [
-        (460.0, NVLS, set()),
-        (29.0, {**NVLS, "inside": "SHM/direct/direct"}, {"below_physics", "no_p2p"}),
-        (360.0, {"nvls": "yes", "more": ("NCCL_NVLS_ENABLE set by environment to 0.",)}, {"below_physics", "nvls_off"}),
-        (25.0, {**NVLS, "more": ("NCCL_PROTO set by environment to LL.",)}, {"below_physics", "slow_setting"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rate_", "nccl", "kinds"), [
+    (460.0, NVLS, set()),
+    (29.0, {**NVLS, "inside": "SHM/direct/direct"}, {"below_physics", "no_p2p"}),
+    (360.0, {"nvls": "yes", "more": ("NCCL_NVLS_ENABLE set by environment to 0.",)}, {"below_physics", "nvls_off"}),
+    (25.0, {**NVLS, "more": ("NCCL_PROTO set by environment to LL.",)}, {"below_physics", "slow_setting"}),
+])  # fmt: skip
 def test_links_inside_nodes_by_physics_and_by_their_way(rate_: float, nccl: dict[str, Any], kinds: set[str]) -> None:
     report = check("nvlink", hgx_of(1, lambda _: rate(rate_), nccl))
     assert {kind for _, kind in told(report)} == kinds
