@@ -17,9 +17,9 @@ from pytest_llmbench.judging.references import applies, missed, unbounded
 BoundKind = Literal["below_physics", "outlier"]
 SharedKind = Literal["memory_in_use", "unlike_others", "wrong_values"]
 
-Kind = TypeVar("Kind", bound=str)
+AnyKind = TypeVar("AnyKind", bound=str)
 # `make_finding` for the kinds of one family: mypy refuses any other.
-FindingMaker = Callable[[str | None, str, Kind, Severity, str, str], Finding]
+FindingMaker = Callable[[str | None, str, AnyKind, Severity, str, str], Finding]
 
 NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared, unless `tolerance` is set"
 
