@@ -11,14 +11,11 @@ from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from tests.support.fleet import mount_of_kind
 
 
-@pytest.mark.parametrize(
-    ("skews", "off"),
-    [
-        ({}, set()), ({"a": 99.0}, set()), ({"a": 5.0, "b": 5.5, "c": 5.2}, set()),
-        ({"a": 0.0, "b": 0.1, "c": 3.0}, {"c"}), ({"a": 0.0, "b": -3.0, "c": 0.1, "d": 0.2}, {"b"}),
-        ({"a": 0.0, "b": 1.5}, {"a", "b"}), ({"a": 0.0, "b": 0.1, "c": 9.0, "d": 9.1}, {"a", "b", "c", "d"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("skews", "off"), [
+    ({}, set()), ({"a": 99.0}, set()), ({"a": 5.0, "b": 5.5, "c": 5.2}, set()),
+    ({"a": 0.0, "b": 0.1, "c": 3.0}, {"c"}), ({"a": 0.0, "b": -3.0, "c": 0.1, "d": 0.2}, {"b"}),
+    ({"a": 0.0, "b": 1.5}, {"a", "b"}), ({"a": 0.0, "b": 0.1, "c": 9.0, "d": 9.1}, {"a", "b", "c", "d"}),
+])  # fmt: skip
 def test_who_is_apart(skews: dict[str, float], off: set[str]) -> None:
     """The server's own clock counts for nothing: nodes are held against each other."""
     assert {finding.host for finding in find_apart(skews, 1.0)} == off
@@ -53,28 +50,22 @@ def test_a_time_before_the_step_began_or_after_it_ended(time: float, off: int) -
     assert all("at least 2.000 s off" in finding.message for finding in found)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "judged"),
-    [
-        ({"synchronised": True, "max_error_s": 0.1}, True), ({"synchronised": True, "max_error_s": 16.0}, False),
-        ({"synchronised": False, "max_error_s": 0.1}, False), (None, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kernel", "judged"), [
+    ({"synchronised": True, "max_error_s": 0.1}, True), ({"synchronised": True, "max_error_s": 16.0}, False),
+    ({"synchronised": False, "max_error_s": 0.1}, False), (None, False),
+])  # fmt: skip
 def test_without_a_server_clock_only_the_keeper_vouches(kernel: dict[str, Any] | None, judged: bool) -> None:
     why = why_unknown(node(kernel=kernel), 1.0)
     assert (why is None) == judged
     assert why is None or "the shared folder is lustre" in why
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({}, "the shared folder is lustre, where files may have the node's own time"),
-        ({"mount": None}, "the shared folder is unknown"),
-        ({"mount": mount_of_kind("nfs4"), "uncertainty_s": 1.5}, "took 3.000 s"),
-        ({"mount": mount_of_kind("nfs4")}, "there is no other node's to compare it with"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "why"), [
+    ({}, "the shared folder is lustre, where files may have the node's own time"),
+    ({"mount": None}, "the shared folder is unknown"),
+    ({"mount": mount_of_kind("nfs4"), "uncertainty_s": 1.5}, "took 3.000 s"),
+    ({"mount": mount_of_kind("nfs4")}, "there is no other node's to compare it with"),
+])  # fmt: skip
 def test_why_a_clock_cannot_be_judged(changes: dict[str, Any], why: str) -> None:
     """The last is what is left of several nodes when the others do not answer."""
     assert why in str(why_unknown(node(kernel=None, **changes), 1.0))
