@@ -209,8 +209,8 @@ OVERFLOW = (
     ("x | INFO | metaseq_cli.train | Stopping training due to num_updates: 25 >= max_update: 25",
      "its own limit is 25 updates; the recipe has 50"),
     (OVERFLOW, None),
-    ("\n".join([OVERFLOW] * 5), None),
-    ("\n".join([OVERFLOW] * 6), "6 passes were discarded next to 50 updates"),
+    ("\n".join([OVERFLOW] * 12), None),
+    ("\n".join([OVERFLOW] * 13), "13 passes were discarded next to 50 updates"),
 ])  # fmt: skip
 def test_what_its_other_lines_say_against_it(tmp_path: Path, line: str, doubt: str | None) -> None:
     """Another end than the recipe's, and many passes whose time counts in words per second, and whose words do not."""
