@@ -172,6 +172,22 @@ def test_a_reference_bounds_the_rate() -> None:
     assert "no reference" in report.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "statistic"), [("gemm", "gemm_fp8"), ("gemm", "best_bf16"), ("sustained", "clock_min")]
+)
+def test_a_reference_on_what_was_not_measured_is_no_pass(name: str, statistic: str) -> None:
+    """A precision that the device lacks, a search that is off, a GPU that tells no clock."""
+    blind = {"telemetry": [{**sample, "clock_mhz": None} for sample in _LOADED["telemetry"]]}
+    usual = _GOOD if name == "gemm" else _LOADED | blind
+    bounds = {
+        gpu: (reference(statistic, "1 MHz" if name == "sustained" else "1 TFLOP/s/gpu", gpu=gpu, gpus=1, nodes=1),)
+        for gpu in ("H200", "A100")
+    }
+    unjudged = judged(name, fleet_of(usual), references=bounds["H200"]).unjudged
+    assert unjudged == dict.fromkeys(_HOSTS, f"GPU 0: reference bound asks for {statistic}, which was not measured")
+    assert not judged(name, fleet_of(usual), references=bounds["A100"]).unjudged
+
+
 _SHAPE = [2048, 4096, 8192, 780e12, 790e12, 0.01]
 _SWEPT: dict[str, Any] = {
     "device": "NVIDIA H200",

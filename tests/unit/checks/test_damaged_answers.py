@@ -106,7 +106,7 @@ def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> No
     ({"missing": [1], "error": "no route"}, "games.0: Value error, one of"),
 ])  # fmt: skip
 def test_a_damaged_game_is_no_measurement(tmp_path: Path, game: dict[str, Any], field: str) -> None:
-    told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None, "nvlink": True}
+    told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None}
     fleet = AnsweringFleet(Site(system="test", nodes=2, gpus_per_node=2), ("a", "b"), lambda *_: told, tmp_path)
     report = get_check("nvlink").run(fleet, CheckSettings())
     assert report.unjudged.keys() == {"a", "b"}

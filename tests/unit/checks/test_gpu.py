@@ -199,6 +199,17 @@ def test_options_change_what_is_expected(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_process_of_an_unknown_type_is_no_display(tmp_path: Path) -> None:
+    stray = {kind: STRAY.replace("<type>C<", f"<type>{kind}<") for kind in ("G", "C+G", "N/A")}
+    nodes = {
+        kind[0]: {"xml": smi_xml(changes={1: {"<processes>": f"<processes>{one}"}})} for kind, one in stray.items()
+    }
+    report = get_check("gpu_processes").run(nodes_of(tmp_path, nodes), CheckSettings())
+    assert {finding.host: finding.severity for finding in report.findings} == {
+        "G": Severity.MONITOR, "C": Severity.CONFIGURE, "N": Severity.CONFIGURE,
+    }  # fmt: skip
+
+
 def test_a_link_may_sleep_with_its_gpu(tmp_path: Path) -> None:
     asleep = {"<current_link_gen>5<": "<current_link_gen>1<", "<performance_state>P0<": "<performance_state>P8<"}
     fleet = nodes_of(tmp_path, {"one": {"xml": smi_xml(changes={0: asleep, 1: asleep})}})

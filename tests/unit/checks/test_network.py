@@ -80,7 +80,7 @@ class StandIn:
     def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
         if host in self.dead:
             return Answer(host=host, rank=rank, local_rank=local_rank, data=None, why="died in phase `round 1`")
-        data = {"device": self.site.gpu_model or "cpu", "games": games, "stopped": None, "nvlink": None}
+        data = {"device": self.site.gpu_model or "cpu", "games": games, "stopped": None}
         return Answer(host=host, rank=rank, local_rank=local_rank, data=data)
 
 
@@ -218,7 +218,9 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
     assert told(report) == [("n6", "slow_node")]
     assert report.findings[0].message.endswith(" 2 GB/s")
     assert report.evidence["group_runs"] <= 4 * 4 + 2
-    assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False).findings
+    alone = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False)
+    assert not alone.findings
+    assert alone.unjudged == dict.fromkeys(names(16), "a reference asks for group_busbw, which was not measured")
 
 
 def test_bisection_finds_who_fails_among_many_alone() -> None:
@@ -318,22 +320,11 @@ def test_real_pairs(tmp_path: Path) -> None:
     assert [row["pair"][0] for row in report.evidence["second_pass"]] == ["n3"] * 3
 
 
-@dataclass
-class WithoutNvlink(StandIn):
-    """GPUs that reach each other by PCIe alone, as the first rank of each node says."""
-
-    def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
-        answer = super()._answer(rank, host, local_rank, games)
-        said = None if local_rank else False
-        return replace(answer, data={**answer.data, "nvlink": said} if answer.data is not None else None)
-
-
 def test_gpus_without_nvlink_are_skipped() -> None:
-    """What goes over PCIe is no NVLink that passes; where nobody says, or one has links, it is judged."""
-    site = gpu_site(2)
-    report = check("nvlink", WithoutNvlink(site, names(2), lambda _: GAME))
-    assert (report.skip or "").startswith("these GPUs have no NVLink")
-    assert check("nvlink", StandIn(site, names(2), lambda _: GAME)).skip is None
+    """What goes over PCIe is no NVLink that passes; where NVML does not say, or lists links, it is judged."""
+    for machine, skipped in ((node("H100", 4, each={"nvlinks": 0}), True), (node("H100", 4), False), (None, False)):
+        report = check("nvlink", fleet_of(2, lambda _: GAME, machine=machine))
+        assert (report.skip or "").startswith("these GPUs have no NVLink") == skipped
 
 
 def test_what_no_reference_bounds_says_so() -> None:

@@ -1,14 +1,17 @@
 """Clocks: against each other where one clock stamps the shared folder's files, by their keeper's word elsewhere."""
 
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.host.clock import find_apart, find_outside, find_unkept, why_unknown
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
-from tests.support.fleet import mount_of_kind
+from tests.support.fleet import AnsweringFleet, cpu_site, mount_of_kind
+from tests.support.references import reference
 
 
 @pytest.mark.parametrize(("skews", "off"), [
@@ -43,9 +46,9 @@ def node(**changes: Any) -> NodeClock:
     return NodeClock.model_validate(told)
 
 
-@pytest.mark.parametrize(("time", "off"), [(999.0, 0), (1011.0, 0), (998.0, 1), (1012.0, 1)])
-def test_a_time_before_the_step_began_or_after_it_ended(time: float, off: int) -> None:
-    found = [*find_outside({"a": node(time=time)}, 1000.0, 1010.0, 1.0)]
+@pytest.mark.parametrize(("own", "off"), [(999.0, 0), (1011.0, 0), (998.0, 1), (1012.0, 1)])
+def test_a_time_before_the_step_began_or_after_it_ended(own: float, off: int) -> None:
+    found = [*find_outside({"a": node(time=own)}, 1000.0, 1010.0, 1.0)]
     assert len(found) == off
     assert all("at least 2.000 s off" in finding.message for finding in found)
 
@@ -76,3 +79,13 @@ def test_a_clock_that_nobody_keeps_is_worth_a_look() -> None:
     (finding,) = find_unkept(facts)
     assert finding.host == "b"
     assert not finding.severity.fails
+
+
+def test_a_clock_that_cannot_be_measured_is_no_pass_of_a_reference() -> None:
+    """Without a reference the keeper's word is enough."""
+    told = node(time=time.time()).model_dump(mode="json")
+    fleet = AnsweringFleet(cpu_site(2), ("a", "b"), lambda *_: told)
+    for bounds, unjudged in (((), set()), ((reference("clock_skew", at_most="100 ms"),), {"a", "b"})):
+        report = get_check("clock").run(fleet, CheckSettings(references=bounds))
+        assert not report.findings
+        assert set(report.unjudged) == unjudged
