@@ -223,8 +223,8 @@ def engines() -> list[Row]:
 
 
 def options_of(name: str) -> list[Row]:
-    """Rows of an engine's own options; `notes` are those of every command."""
-    return [row for row in keys(get_engine(name).options) if row[0] != "`notes`"]
+    """Rows of an engine's own options; `notes` and `arguments` are those of every command."""
+    return [row for row in keys(get_engine(name).options) if row[0] not in {"`notes`", "`arguments`"}]
 
 
 def statistics(name: str) -> list[Row]:

@@ -200,3 +200,12 @@ def test_a_reference_that_the_test_leaves_unasked(user: UserFolder) -> None:
     }
     assert ends == {name: (quick, usual) for name, (_, quick, usual) in cases.items()}
     assert "reference quick was asked for, and `throughput >= 900,000 words/s` was not" in result.text
+
+
+def test_a_python_without_assertions_is_refused(user: UserFolder) -> None:
+    """With -O, a helper in a file of its own asserts nothing: pytest rewrites `assert` in test files alone."""
+    user.test("def check(number, bound):\n    assert number >= bound\n", "bounds.py")
+    user.test(as_tests({"slow": "from bounds import check\n    check(run.throughput, SLOW)"}))
+    user.env["PYTHONOPTIMIZE"] = "1"
+    result = user.run_new("--replay=as-recorded:recorded", "-Wdefault", code=pytest.ExitCode.USAGE_ERROR)
+    assert "drop `assert`: leave them out" in result.text
