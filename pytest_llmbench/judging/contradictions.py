@@ -12,14 +12,13 @@ from pytest_llmbench.core.record.records import Judgement, Metric, RunRecord, Ve
 from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S
 from pytest_llmbench.judging.interval.early import looks
 from pytest_llmbench.judging.recount import measurement_of_record, same
+from pytest_llmbench.judging.sanity.losses import still
 from pytest_llmbench.judging.sanity.steps import seconds_of
 from pytest_llmbench.judging.statistics import Measurement, Statistic, interval_of, judged_steps
 
 _SAME = 1e-6
 # A framework's log rounds large counts to six digits.
 _SAME_COUNT = 1e-4
-# Two steps on different data may have one loss by chance, to the last digit that is kept.
-_STILL_STEPS = 3
 # Times of one run by several clocks: of its ranks, of the steps of all of them, and of the observer.
 _SAME_TIME, _STAMPS_S, _CLOCK_S = 0.01, 0.01, 5.0
 # The window of a GPU's samples is that of the judged steps on its own rank. Mean power of samples and of the energy
@@ -72,10 +71,9 @@ def _check_steps(record: RunRecord) -> Iterator[str]:
 
 
 def _check_losses(record: RunRecord) -> Iterator[str]:
-    losses = [step.loss for step in record.steps if step.loss is not None]
-    if len(losses) >= _STILL_STEPS and len(set(losses)) == 1:
-        yield f"steps: the loss is {losses[0]:.6g} in all {len(losses)} of them: nothing was learned"
-    if not all(map(isfinite, losses)):
+    if (words := still(record.steps)) is not None:
+        yield f"steps: the {words}: nothing was learned"
+    if not all(isfinite(step.loss) for step in record.steps if step.loss is not None):
         yield "steps: a loss is not a finite number, and the record has no problem"
 
 
