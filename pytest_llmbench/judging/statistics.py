@@ -20,6 +20,7 @@ from pytest_llmbench.core.record.series import EarlyVerdict, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.interval.decide import span
 from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import ALPHA, steady_state
 from pytest_llmbench.judging.telemetry import RULES, Better, Watched
@@ -119,8 +120,8 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
         return None
     line = min(step.interval for step in judged)
     if plan is not None:
-        return at_a_look(known, plan=plan, skip=0, steps_of_a_line=line, alpha=alpha)
-    return steady_state(known, skip=0, steps_of_a_line=line, alpha=alpha)
+        return at_a_look(known, plan=plan, steps_of_a_line=line, alpha=alpha)
+    return steady_state(known, steps_of_a_line=line, alpha=alpha)
 
 
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
@@ -345,11 +346,6 @@ def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str,
     amount = statistic.amount(m, value)
     if amount is None:
         return {}
-    fields: dict[str, Any] = {"sense": "rate" if statistic.is_rate else "time", "amount": amount}
-    if m.steady is None:
-        return fields
-    if not statistic.is_rate:
-        return fields | {"low": amount * m.steady.low, "high": amount * m.steady.high}
-    # After few steps the upper end of a rate may be open.
-    high = amount / m.steady.low if m.steady.low > 0.0 else None
-    return fields | {"low": amount / m.steady.high, "high": high}
+    sense = "rate" if statistic.is_rate else "time"
+    low, high = (None, None) if m.steady is None else span(sense, amount, m.steady)
+    return {"sense": sense, "amount": amount, "low": low, "high": high}
