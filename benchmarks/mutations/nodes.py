@@ -21,7 +21,7 @@ from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput, Diag
 from pytest_llmbench.checks.gpu.kernel_log import Condensed
 from pytest_llmbench.core.wire.answers import NcclLines
 from tests.standins import nccl_tests as nccl
-from tests.standins.dcgm_outputs import FAULTY, JSON_VERSIONS, TABLE_VERSIONS, Said, printed
+from tests.standins.dcgm_outputs import FAULTY, VERSIONS, Said, printed
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, links_text, smi_xml
 
 _ANY = re.compile(rb"\S")
@@ -54,14 +54,11 @@ def nccl_json() -> Iterator[Subject]:
             )  # fmt: skip
 
 
-def dcgm_text() -> Iterator[Subject]:
-    """Tables of dcgmi: healthy nodes, and one with a faulty GPU."""
-    yield from _diagnoses(f"table of {version}" for version in TABLE_VERSIONS)
-
-
 def dcgm_json() -> Iterator[Subject]:
     """Documents of dcgmi: healthy nodes, and one with a faulty GPU."""
-    yield from _diagnoses(JSON_VERSIONS)
+    for version in VERSIONS:
+        yield _diagnosis(f"healthy, {version}", printed(version), 0)
+        yield _diagnosis(f"a faulty GPU, {version}", printed(version, {"memory": {1: Said("Fail", FAULTY)}}), 226)
 
 
 def nvidia_smi() -> Iterator[Subject]:
@@ -119,12 +116,6 @@ def _nccl(collective: str, modes: str = "") -> tuple[bytes, str]:
         with mock.patch.dict(os.environ, {"STANDIN_NCCL_TESTS": modes}), contextlib.redirect_stdout(printed):
             nccl.main(f"{collective}_perf", argv)
         return printed.getvalue().encode(), "" if modes else file.read_text()
-
-
-def _diagnoses(versions: Any) -> Iterator[Subject]:
-    for version in versions:
-        yield _diagnosis(f"healthy, {version}", printed(version), 0)
-        yield _diagnosis(f"a faulty GPU, {version}", printed(version, {"memory": {1: Said("Fail", FAULTY)}}), 226)
 
 
 def _diagnosis(name: str, text: str, code: int) -> Subject:

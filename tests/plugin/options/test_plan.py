@@ -101,14 +101,11 @@ done < "$2"
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "words", "code"),
-    [
-        (["--nodes", "64"], "CANNOT RUN: Slurm refuses --nodes 64 --time ", 1),
-        (["--nodes=8", "--partition=nope"], "--partition nope: #SBATCH --partition=nope is too much. Partitions", 1),
-        (["--nodes", "8"], "Slurm could start that (sbatch --test-only)", 0),
-    ],
-)
+@pytest.mark.parametrize(("options", "words", "code"), [
+    (["--nodes", "64"], "CANNOT RUN: Slurm refuses --nodes 64 --time ", 1),
+    (["--nodes=8", "--partition=nope"], "--partition nope: #SBATCH --partition=nope is too much. Partitions", 1),
+    (["--nodes", "8"], "Slurm could start that (sbatch --test-only)", 0),
+])  # fmt: skip
 def test_slurm_is_asked_where_it_is(tmp_path: Path, options: list[str], words: str, code: int) -> None:
     for name, script in {"sbatch": SBATCH, "sinfo": "#!/bin/sh\nprintf '\\036debug\\0378\\0371:00:00\\n'\n"}.items():
         (tmp_path / name).write_text(script)

@@ -119,11 +119,10 @@ def test_warm_up_never_influences_a_time_or_rate(steps: tuple[Step, ...], factor
     assert after == before
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [Step(step=5, seconds=1e308, tokens=9), Step(step=5, seconds=1.0, tokens=10**300)],
-    ids=["time", "tokens"],
-)
+@pytest.mark.parametrize("damaged", [
+    Step(step=5, seconds=1e308, tokens=9),
+    Step(step=5, seconds=1.0, tokens=10**300),
+], ids=["time", "tokens"])  # fmt: skip
 def test_numbers_too_large_to_add_have_no_steady_part(damaged: Step) -> None:
     """A damaged log may have durations, or numbers of tokens, whose sums are not finite."""
     steps = [*(Step(step=number, seconds=1e308, tokens=8) for number in range(1, 5)), damaged]

@@ -46,16 +46,12 @@ def test_two_gpus_worked_out_by_hand() -> None:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fields", "lost"),
-    [
-        (("energy_j",), {"power_mean", "energy_per_token", "tokens_per_joule"}),
-        (("sm_clock_mhz", "sm_clock_min_mhz"), {"clock_mean", "clock_min"}), (("throttled",), {"throttled"}),
-        (("power_capped",), {"power_capped"}), (("temperature_max_degc",), {"temperature_max"}),
-        (("memory_used_max_bytes",), {"memory_used_max"}),
-    ],
-    ids=lambda given: given[0] if isinstance(given, tuple) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "lost"), [
+    (("energy_j",), {"power_mean", "energy_per_token", "tokens_per_joule"}),
+    (("sm_clock_mhz", "sm_clock_min_mhz"), {"clock_mean", "clock_min"}), (("throttled",), {"throttled"}),
+    (("power_capped",), {"power_capped"}), (("temperature_max_degc",), {"temperature_max"}),
+    (("memory_used_max_bytes",), {"memory_used_max"}),
+], ids=lambda given: given[0] if isinstance(given, tuple) else "")  # fmt: skip
 def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...], lost: set[str]) -> None:
     found = values(gpu(), gpu(1, **dict.fromkeys(fields)))
     assert {name for name, value in found.items() if value is None} == lost

@@ -31,13 +31,10 @@ def time(seconds: list[float]) -> Metric:
     return Metric(value=value, unit="s", rule="x", sense="time", amount=100.0, low=low, high=high)
 
 
-@pytest.mark.parametrize(
-    ("op", "share", "holds"),
-    [
-        (">=", 0.94, True), (">=", 1.0, None), (">=", 1.06, False), (">", 0.94, True), (">", 1.06, False),
-        ("<=", 0.94, False), ("<=", 1.0, None), ("<=", 1.06, True), ("<", 0.94, False), ("<", 1.06, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("op", "share", "holds"), [
+    (">=", 0.94, True), (">=", 1.0, None), (">=", 1.06, False), (">", 0.94, True), (">", 1.06, False),
+    ("<=", 0.94, False), ("<=", 1.0, None), ("<=", 1.06, True), ("<", 0.94, False), ("<", 1.06, True),
+])  # fmt: skip
 @pytest.mark.parametrize("sense", ["rate", "time"])
 def test_a_bound_is_met_or_missed_only_where_that_is_certain(
     op: Op, share: float, holds: bool | None, sense: Literal["rate", "time"]
@@ -121,20 +118,17 @@ H200 = [
 NEAR, PAUSED = steps(200, 0.001), [*steps(48), 8.0, 8.0]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "share", "between", "told"),
-    [
-        (steps(12), 0.95, USUAL_BETWEEN_RUNS, "12 judged steps are too few: train at least 20 after the warm-up"),
-        (H200, 0.97, None, "21 judged steps, 14 of them slow ones at the start, are too few: train at least 30"),
-        (steps(50, 0.03), 0.99, None, "steps after the warm-up would decide: train longer"),
-        (NEAR, 0.995, USUAL_BETWEEN_RUNS, "Runs of one system differ by more than that (0.3 % between runs)"),
-        (steps(50), 1.0, None, "the speed is the threshold"),
-        ([1.0 + 0.004 * i for i in range(50)], 1.0, None, "slower from the first to the last: find out why"),
-        ([1.0 + 0.1 * i for i in range(50)], 1.0, None, "The steps became 145 % slower"),
-        ([1.0 + 1.0 / (1 + 0.05 * i) for i in range(50)], 1.04, None, "The steps still became faster at the end"),
-        (PAUSED, 0.9, None, "2 pauses took 22 % of the time, and decide whether the threshold is met"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "share", "between", "told"), [
+    (steps(12), 0.95, USUAL_BETWEEN_RUNS, "12 judged steps are too few: train at least 20 after the warm-up"),
+    (H200, 0.97, None, "21 judged steps, 14 of them slow ones at the start, are too few: train at least 30"),
+    (steps(50, 0.03), 0.99, None, "steps after the warm-up would decide: train longer"),
+    (NEAR, 0.995, USUAL_BETWEEN_RUNS, "Runs of one system differ by more than that (0.3 % between runs)"),
+    (steps(50), 1.0, None, "the speed is the threshold"),
+    ([1.0 + 0.004 * i for i in range(50)], 1.0, None, "slower from the first to the last: find out why"),
+    ([1.0 + 0.1 * i for i in range(50)], 1.0, None, "The steps became 145 % slower"),
+    ([1.0 + 1.0 / (1 + 0.05 * i) for i in range(50)], 1.04, None, "The steps still became faster at the end"),
+    (PAUSED, 0.9, None, "2 pauses took 22 % of the time, and decide whether the threshold is met"),
+])  # fmt: skip
 def test_reasons_say_what_decides(seconds: list[float], share: float, between: BetweenRuns | None, told: str) -> None:
     metric, steady = rate(seconds), steady_state(seconds)
     decision = decide(metric, [steady], ">=", Quantity(TOKENS / steady.mean * share, "words/s"), between)
