@@ -38,6 +38,6 @@ def first_problem(evidence: Evidence, *, over: bool = True) -> Problem | None:
 
 
 def problems_of_steps(evidence: Evidence) -> Iterator[Problem]:
-    """Yield all problems of the steps and losses of a run, which need neither its launch nor its log."""
+    """Yield all problems that the steps and losses of a run show by themselves."""
     for check in (*_SO_FAR, losses.moving_in_log, losses.copied_in_log, steps.clock):
         yield from check(evidence)
