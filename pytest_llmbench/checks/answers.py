@@ -77,7 +77,7 @@ def silent(answers: Sequence[Answer[Any]]) -> dict[str, str]:
 
 
 def skip_all(reason: str, hosts: Iterable[str], unjudged: Mapping[str, str]) -> Report:
-    """A report on hosts that have nothing to judge, beside those without an answer, which may have."""
+    """A report on hosts with nothing to judge, next to those without an answer."""
     return Report(unjudged=unjudged, skipped=dict.fromkeys(hosts, reason)) if unjudged else Report(skip=reason)
 
 
