@@ -77,7 +77,7 @@ def silent(answers: Sequence[Answer[Any]]) -> dict[str, str]:
 
 
 def skip_all(reason: str, hosts: Iterable[str], unjudged: Mapping[str, str]) -> Report:
-    """A report on hosts with nothing to judge, next to those without an answer."""
+    """A report that skips these hosts; those whose answer failed stay an ERROR."""
     return Report(unjudged=unjudged, skipped=dict.fromkeys(hosts, reason)) if unjudged else Report(skip=reason)
 
 
