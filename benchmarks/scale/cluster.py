@@ -223,7 +223,6 @@ class Cluster:
                     games[rank].append({"round": number, "group": index, "measured": measured})
         return lambda rank: {
             "device": self.site.gpu_model, "games": games[rank], "stopped": None,
-            "nvlink": None if rank % per_node else True,
         }  # fmt: skip
 
     def _rate(self, members: Sequence[str], rails: set[int]) -> float:

@@ -99,13 +99,10 @@ def test_a_setting_is_no_broken_hardware(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
-@pytest.mark.parametrize(
-    ("error", "severity"),
-    [
-        (FAULTY, Severity.ISOLATE), (REMAP, Severity.RESET), (BANDWIDTH, Severity.RESET), (THERMAL, Severity.RESET),
-        (PERSISTENCE, Severity.CONFIGURE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "severity"), [
+    (FAULTY, Severity.ISOLATE), (REMAP, Severity.RESET), (BANDWIDTH, Severity.RESET), (THERMAL, Severity.RESET),
+    (PERSISTENCE, Severity.CONFIGURE),
+])  # fmt: skip
 def test_dcgm_says_how_severe_a_failure_is(version: str, error: Any, severity: Severity) -> None:
     (finding,) = judged(printed(version, {"pcie": {0: Said("Fail", error)}}), 226).findings
     assert finding.severity is severity
@@ -187,22 +184,19 @@ def test_a_status_that_contradicts_the_results_is_no_pass(version: str) -> None:
         assert (finding.kind, finding.severity) == ("dcgm_isolate", Severity.ISOLATE)
 
 
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "code", "why"),
-    [
-        ("", "", 0, "it printed nothing"),
-        ("", "docker: Error response from daemon: pull access denied", 125, "pull access denied"),
-        ("pyxis: couldn't start container\n", "", 1, "couldn't start container"),
-        ("Error: unable to establish a connection to the specified host: localhost\n", "", 235, "unable to establish"),
-        ('{"DCGM Diagnostic": {"version": "4.4.2", "runtime_error": "it is paused"}}', "", 226, "it is paused"),
-        (printed("4.4.2")[:-10], "", 0, "cannot be read"),
-        (printed("4.4.2") * 2, "", 0, "results of 2 nodes"),
-        ("", "", 217, "already running"),
-        ("", "", 204, "nvvs, was not found"),
-        ("", "", None, "did not end within 7 s"),
-        (printed("4.4.2"), "", None, "did not end within 7 s"),
-    ],
-)
+@pytest.mark.parametrize(("stdout", "stderr", "code", "why"), [
+    ("", "", 0, "it printed nothing"),
+    ("", "docker: Error response from daemon: pull access denied", 125, "pull access denied"),
+    ("pyxis: couldn't start container\n", "", 1, "couldn't start container"),
+    ("Error: unable to establish a connection to the specified host: localhost\n", "", 235, "unable to establish"),
+    ('{"DCGM Diagnostic": {"version": "4.4.2", "runtime_error": "it is paused"}}', "", 226, "it is paused"),
+    (printed("4.4.2")[:-10], "", 0, "cannot be read"),
+    (printed("4.4.2") * 2, "", 0, "results of 2 nodes"),
+    ("", "", 217, "already running"),
+    ("", "", 204, "nvvs, was not found"),
+    ("", "", None, "did not end within 7 s"),
+    (printed("4.4.2"), "", None, "did not end within 7 s"),
+])  # fmt: skip
 def test_without_results_there_is_no_pass(stdout: str, stderr: str, code: int | None, why: str) -> None:
     """Looking for the word "fail" in them finds nothing in any of these."""
     assert "fail" not in (stdout + stderr).lower()

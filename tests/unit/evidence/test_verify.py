@@ -51,13 +51,10 @@ def test_without_a_trusted_signature_nothing_is_unpacked(
             verify(evidence.bundled(signer), keys)
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        (RECORD, '{"schema_version": 1}'), (RECORD, "[" * 200_000), ("session.json", "{"), ("system.json", "[]"),
-        ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "text"), [
+    (RECORD, '{"schema_version": 1}'), (RECORD, "[" * 200_000), ("session.json", "{"), ("system.json", "[]"),
+    ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
+])  # fmt: skip
 def test_an_unreadable_file_is_no_proof(
     evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

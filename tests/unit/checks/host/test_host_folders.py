@@ -38,19 +38,13 @@ def test_too_little_room_is_found(tmp_path: Path) -> None:
     assert "needs 1.09951e+12 GiB" in report.findings[0].message
 
 
-@pytest.mark.parametrize(
-    ("changes", "kinds"),
-    [
-        ({}, []),
-        ({"free_inodes": 4}, ["no_inodes"]),
-        ({"inodes": 0, "free_inodes": 0}, []),
-        ({"free_bytes": 2**30 - 1}, ["disk_full"]),
-        (
-            {"free_bytes": 0, "free_inodes": 0, "why": "Read-only file system"},
-            ["not_writable", "disk_full", "no_inodes"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "kinds"), [
+    ({}, []),
+    ({"free_inodes": 4}, ["no_inodes"]),
+    ({"inodes": 0, "free_inodes": 0}, []),
+    ({"free_bytes": 2**30 - 1}, ["disk_full"]),
+    ({"free_bytes": 0, "free_inodes": 0, "why": "Read-only file system"}, ["not_writable", "disk_full", "no_inodes"]),
+])  # fmt: skip
 def test_what_is_wrong_with_a_folder(changes: dict[str, Any], kinds: list[str]) -> None:
     facts = {"path": "/x", "why": None, "bytes": 2**40, "free_bytes": 2**30, "inodes": 100, "free_inodes": 5}
     room = Room(**facts | changes)

@@ -58,13 +58,10 @@ def test_options_override() -> None:
     assert needs(told(0, 0), cpu_site(1), options) == {"nofile": 7, "memlock": 8, "nproc": 9}
 
 
-@pytest.mark.parametrize(
-    ("soft", "capabilities", "subjects"),
-    [
-        (None, 0, []), (2**40, 0, ["memlock"]), (2**40, IPC_LOCK, []), (64, 0, ["nofile", "nproc", "memlock"]),
-        (64, IPC_LOCK | SYS_RESOURCE, ["nofile"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("soft", "capabilities", "subjects"), [
+    (None, 0, []), (2**40, 0, ["memlock"]), (2**40, IPC_LOCK, []), (64, 0, ["nofile", "nproc", "memlock"]),
+    (64, IPC_LOCK | SYS_RESOURCE, ["nofile"]),
+])  # fmt: skip
 def test_what_is_too_low_with_gpus(soft: int | None, capabilities: int, subjects: list[str]) -> None:
     """Locked memory must be unlimited; a capability that lifts a limit counts."""
     found = find_too_low("n", told(soft, soft, capabilities=capabilities), GPUS, LimitsOptions())
@@ -80,13 +77,10 @@ def test_the_kernel_does_not_count_the_processes_of_root() -> None:
     assert [finding.subject for finding in found] == ["nofile"]
 
 
-@pytest.mark.parametrize(
-    ("hard", "action"),
-    [
-        (None, "`ulimit -l unlimited` in `setup` of the system's file needs no root; the hard limit is unlimited"),
-        (2**16, "only root can: raise memlock, soft and hard (now 65536)"),
-    ],
-)
+@pytest.mark.parametrize(("hard", "action"), [
+    (None, "`ulimit -l unlimited` in `setup` of the system's file needs no root; the hard limit is unlimited"),
+    (2**16, "only root can: raise memlock, soft and hard (now 65536)"),
+])  # fmt: skip
 def test_who_can_raise_it(hard: int | None, action: str) -> None:
     """A soft limit is raised by its user up to the hard one."""
     soft_and_hard = (UNLIMITED.model_copy(update={"memlock": limit}) for limit in (2**16, hard))
@@ -101,17 +95,14 @@ def test_ulimit_takes_kib() -> None:
     assert "`ulimit -l 2`" in found["memlock"].action
 
 
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({}, None), ({"governors": {"performance": 95, "powersave": 1}}, "CPU governor"), ({"governors": {}}, None),
-        ({"numa_balancing": "1"}, "NUMA balancing"), ({"numa_balancing": "1", "numa_nodes": 1}, None),
-        ({"numa_balancing": None}, None),
-        ({"transparent_hugepage": "always madvise [never]"}, "transparent huge pages"),
-        ({"transparent_hugepage": None}, None), ({"iommu_groups": {"DMA-FQ": 40}}, "IOMMU"),
-        ({"iommu_groups": {}}, None), ({"acs": ("0000:00:01.0",)}, "PCI ACS"), ({"acs": None}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "what"), [
+    ({}, None), ({"governors": {"performance": 95, "powersave": 1}}, "CPU governor"), ({"governors": {}}, None),
+    ({"numa_balancing": "1"}, "NUMA balancing"), ({"numa_balancing": "1", "numa_nodes": 1}, None),
+    ({"numa_balancing": None}, None),
+    ({"transparent_hugepage": "always madvise [never]"}, "transparent huge pages"),
+    ({"transparent_hugepage": None}, None), ({"iommu_groups": {"DMA-FQ": 40}}, "IOMMU"),
+    ({"iommu_groups": {}}, None), ({"acs": ("0000:00:01.0",)}, "PCI ACS"), ({"acs": None}, None),
+])  # fmt: skip
 def test_hints(changes: dict[str, Any], what: str | None) -> None:
     told = TUNING.model_copy(update=changes)
     assert [subject for subject, _, _ in (*node_hints(told, 0), *gpu_hints(told))] == ([what] if what else [])

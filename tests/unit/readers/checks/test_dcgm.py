@@ -77,34 +77,28 @@ def test_what_a_summary_says_beyond_its_results_counts() -> None:
     assert told == [(("GPU 1",), FAULTY.text), ((), "no NVML")]
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "nothing"),
-        ("Successfully ran diagnostic for group.\n", "no results"),
-        ("pyxis: failed to import docker image\n", "no results"),
-        ('{"DCGM Diagnostic": {"test_categories": []}}', "no tests"),
-        ('{"DCGM Diagnostic": {}}', "no tests"),
-        ('{"DCGM Diagnostic": null}', "not an object"),
-        (printed("4.4.2").replace('"Pass"', '"Great"'), "'Great' is not a status"),
-        (printed("3.3.9").replace('"Pass"', "1"), "1 is not a status"),
-        (printed("4.4.2").replace('"category": "Stress",', ""), "no category"),
-        (printed("4.4.2") * 2, "results of 2 nodes"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "nothing"),
+    ("Successfully ran diagnostic for group.\n", "no results"),
+    ("pyxis: failed to import docker image\n", "no results"),
+    ('{"DCGM Diagnostic": {"test_categories": []}}', "no tests"),
+    ('{"DCGM Diagnostic": {}}', "no tests"),
+    ('{"DCGM Diagnostic": null}', "not an object"),
+    (printed("4.4.2").replace('"Pass"', '"Great"'), "'Great' is not a status"),
+    (printed("3.3.9").replace('"Pass"', "1"), "1 is not a status"),
+    (printed("4.4.2").replace('"category": "Stress",', ""), "no category"),
+    (printed("4.4.2") * 2, "results of 2 nodes"),
+])  # fmt: skip
 def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
     diagnosis = read_dcgm(text)
     assert why in (diagnosis.unreadable or "")
     assert not is_healthy(diagnosis)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"DCGM GPU Diagnostic": {"version": "3.3.9", "runtime_error": "Error: no host engine"}}',
-        "Error: unable to establish a connection to the specified host: localhost\n",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    '{"DCGM GPU Diagnostic": {"version": "3.3.9", "runtime_error": "Error: no host engine"}}',
+    "Error: unable to establish a connection to the specified host: localhost\n",
+])  # fmt: skip
 def test_an_error_without_results_is_kept(text: str) -> None:
     diagnosis = read_dcgm(text)
     assert (diagnosis.runtime_error or "").startswith("Error: ")

@@ -37,13 +37,10 @@ def journal(folder: Path, text: str) -> None:
     (folder / "bin/journalctl").write_text(f"#!/bin/sh\ncat {folder}/journal\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("dmesg", "journalctl", "source", "whole"),
-    [
-        (BOOT + LOADED, BOOT + LOADED + _XID, "dmesg", True), (LOADED, BOOT + LOADED + _XID, "journalctl", True),
-        (LOADED, _XID, "dmesg", False), (None, _XID, "journalctl", False), (None, "", None, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("dmesg", "journalctl", "source", "whole"), [
+    (BOOT + LOADED, BOOT + LOADED + _XID, "dmesg", True), (LOADED, BOOT + LOADED + _XID, "journalctl", True),
+    (LOADED, _XID, "dmesg", False), (None, _XID, "journalctl", False), (None, "", None, False),
+])  # fmt: skip
 def test_the_first_whole_log_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dmesg: str | None, journalctl: str, source: str | None, whole: bool
 ) -> None:
@@ -66,7 +63,7 @@ def test_a_program_that_leaves_another_behind_has_answered(
     told = facts(context, ProbeLog(context))
     assert time.monotonic() - began < 10
     assert (told.smi.code, told.smi.error, told.smi.complaint) == (0, None, "odd")
-    assert Path(told.smi.path).read_text("utf-8") == told.nvlink.text == "of GPUs\n"
+    assert Path(told.smi_file).read_text("utf-8") == told.nvlink.text == "of GPUs\n"
 
 
 def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
@@ -112,13 +109,10 @@ def files(root: Path, texts: dict[str, str]) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "source"),
-    [
-        ("/home/me/.triton", "nfs4", "server:/export/my home"), ("/homework", "ext4", "/dev/vda"),
-        ("/scratch disk/x", "xfs", "/dev/nvme0n1"), ("/", "ext4", "/dev/vda"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "kind", "source"), [
+    ("/home/me/.triton", "nfs4", "server:/export/my home"), ("/homework", "ext4", "/dev/vda"),
+    ("/scratch disk/x", "xfs", "/dev/nvme0n1"), ("/", "ext4", "/dev/vda"),
+])  # fmt: skip
 def test_the_mount_of_a_path(
     path: str, kind: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,16 +157,13 @@ def space(*capabilities_at: tuple[int, int, int], control: int = 0) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("data", "control"),
-    [
-        (space((0x100, 0x000D, 0), control=0x1D), 0x1D),
-        (space((0x100, 0x0001, 0x148), (0x148, 0x000D, 0), control=0x1D), 0x1D),
-        (space((0x100, 0x0001, 0), control=0x1D), 0),
-        (space((0x100, 0x0001, 0x148), (0x148, 0x0002, 0x100)), 0),
-        (bytes(64), 0),
-    ],
-)
+@pytest.mark.parametrize(("data", "control"), [
+    (space((0x100, 0x000D, 0), control=0x1D), 0x1D),
+    (space((0x100, 0x0001, 0x148), (0x148, 0x000D, 0), control=0x1D), 0x1D),
+    (space((0x100, 0x0001, 0), control=0x1D), 0),
+    (space((0x100, 0x0001, 0x148), (0x148, 0x0002, 0x100)), 0),
+    (bytes(64), 0),
+])  # fmt: skip
 def test_access_control_of_a_device(data: bytes, control: int) -> None:
     assert acs_control(data) == control
 
