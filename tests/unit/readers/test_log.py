@@ -216,8 +216,7 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str], failure: str) -> None:
     """Words of launchers, and of ranks whose peer is gone, are effects, whichever is printed first."""
-    series = read(lambda text: [Failed(text)], "\n".join([*lines, ""]))
-    assert series.failure == failure
+    assert read(lambda text: [Failed(text)], "\n".join([*lines, ""])).failure == failure
 
 
 FAILED = [

@@ -34,8 +34,7 @@ def test_the_node_with_another_version_is_found(fleet: ProcessFleet) -> None:
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.severity) == ("c", "enroot", Severity.CONFIGURE)
     assert finding.message == "3.4.1; 3.5.0 on a, b, d"
-    told = report.evidence["software"]["a"]
-    assert {"kernel", "python", "enroot"} <= told.keys()
+    assert {"kernel", "python", "enroot"} <= report.evidence["software"]["a"].keys()
 
 
 def test_software_that_one_node_lacks_is_found_and_what_may_differ_is_ignored(fleet: ProcessFleet) -> None:
