@@ -37,8 +37,7 @@ def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> N
 
     # The run record.
     record = result.record()
-    assert record["schema_version"] == 1
-    assert record["session"] == session.name
+    assert (record["schema_version"], record["session"]) == (1, session.name)
     assert record["token"] == f"llmbench:{session.name}"
     assert (record["key"], record["recipe"]["name"], record["recipe"]["scale"]) == ("tiny", "tiny", "full")
     assert (record["system"], record["cluster"], record["nodes"], record["ranks"]) == ("local", "local", 1, 2)

@@ -54,8 +54,7 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
     """Two epochs of four steps, each with its loss on rank 0 and with the time that the line after it says."""
     series = read_log([sample("logs/deepspeed_chat_step1.log")], reader())
     assert [step.step for step in series.steps] == list(range(1, 9))
-    assert series.steps[0].loss == 5.795322418212891
-    assert series.steps[4].loss == 5.123472690582275
+    assert (series.steps[0].loss, series.steps[4].loss) == (5.795322418212891, 5.123472690582275)
     assert [step.seconds for step in series.steps][4:6] == [4 / 234.52, 4 / 274.66]
     assert series.totals["ppl after epoch 0"] == 325.33001708984375
     assert series.totals["ppl after epoch 2"] == 154.38841247558594
@@ -78,11 +77,9 @@ def test_step_3_of_upstream(sample: Callable[[str], Path]) -> None:
     assert [step.step for step in series.steps] == list(range(1, 8))
     first = series.steps[0]
     assert (first.seconds, first.loss) == (8 / 78.54, None)
-    assert first.reported["Actor Loss"] == -0.056396484375
-    assert first.reported["Generation Latency"] == 0.04
+    assert (first.reported["Actor Loss"], first.reported["Generation Latency"]) == (-0.056396484375, 0.04)
     assert first.reported["Generation Per-token Latency"] == 1.26
-    assert first.reported["Training Latency"] == 0.06
-    assert first.reported["Average reward score"] == 0.5546875
+    assert (first.reported["Training Latency"], first.reported["Average reward score"]) == (0.06, 0.5546875)
     assert series.steps[-1].reported["EMA reward score"] == 0.6885135625000001
     assert (series.unread, series.restarted) == (0, None)
 
