@@ -80,7 +80,7 @@ def test_what_cannot_run_is_said_and_fails(tmp_path: Path) -> None:
     options = ["--cluster", "local", "--gpus-per-node", "0", "-k", "opt125m"]
     code, text = plan(tmp_path, *options, path=str(tmp_path))
     assert code == pytest.ExitCode.TESTS_FAILED, text
-    assert "CANNOT RUN: recipe opt125m is bf16 on GPUs; this run has none: pass --scale smoke" in text
+    assert "CANNOT RUN: recipe opt125m: precision bf16 needs GPUs; this run has none: pass --scale smoke" in text
     assert "#SBATCH" not in text
     assert list(tmp_path.iterdir()) == []
 

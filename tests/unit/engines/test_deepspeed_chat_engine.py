@@ -129,11 +129,11 @@ def test_the_tiny_variant_runs_through_a_stand_in(name: str) -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"precision": "bf16"}, "recipe x: DeepSpeed-Chat trains in fp16, not bf16"),
-    ({"parallelism": {"tensor": 2}}, "recipe x: DeepSpeed-Chat has no tensor or pipeline parallelism"),
-    ({"parallelism": {"activation_checkpointing": "selective"}}, "recipe x: DeepSpeed-Chat checkpoints none or"),
-    ({"optimizer": {"learning_rate": 1.0, "warmup_steps": 110}}, "recipe x: 110 steps leave none to time after"),
-    ({"gradient_accumulation_steps": 2}, "recipe x: its steps are micro batches, so that a step has 24 samples of"),
+    ({"precision": "bf16"}, "DeepSpeed-Chat trains in fp16, not bf16"),
+    ({"parallelism": {"tensor": 2}}, "DeepSpeed-Chat has no tensor or pipeline parallelism"),
+    ({"parallelism": {"activation_checkpointing": "selective"}}, "DeepSpeed-Chat checkpoints none or"),
+    ({"optimizer": {"learning_rate": 1.0, "warmup_steps": 110}}, "110 steps leave none to time after"),
+    ({"gradient_accumulation_steps": 2}, "its steps are micro batches, so that a step has 24 samples of"),
 ])  # fmt: skip
 def test_what_it_cannot_run(changes: dict[str, object], message: str) -> None:
     plain = RECIPES["chat_350m_bs24_zero0"].model_dump(mode="json")

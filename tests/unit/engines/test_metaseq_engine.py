@@ -142,7 +142,7 @@ def test_other_shapes_that_cannot_run_are_refused() -> None:
     assert "opt-baselines refuses fewer than 2 GPUs" in why
     assert "pass --scale smoke" in problems(recipe(), CPUS)[0]
     (why,) = problems(recipe(scale="smoke", global_batch_size=6), CPUS)
-    assert "6 sequences does not divide into micro batches of 4 on 1 copies" in why
+    assert "6 does not divide into micro batches of 4 on 1 copies" in why
 
 
 @pytest.mark.parametrize("name", ["logs/output.log", "checkpoints/test-125m.dummy_lm.ngpu16/train.log", "train.log"])

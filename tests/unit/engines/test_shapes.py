@@ -54,7 +54,7 @@ def test_a_key_that_an_engine_does_not_train_is_refused(engine: str, key: str) -
             part, _, field = name.partition(".")
             changes[part][field] = KEYS[name]
     recipe = small_recipe({"engine": engine, **changes})
-    said = [words for words in shape_problems(get_engine(engine), recipe) if f"cannot train {key}: " in words]
+    said = [words for words in shape_problems(get_engine(engine), recipe, NODES) if f"cannot train {key}: " in words]
     assert bool(said) is (key not in get_engine(engine).shapes)
     assert all("megatron_lm" in words for words in said)
 
@@ -230,6 +230,6 @@ def test_a_model_is_split_into_whole_experts_and_layers() -> None:
     recipe = published("qwen3-30b-a3b", expert=3)
     assert any(
         "parallelism.expert 3 does not divide 128" in words
-        for words in shape_problems(get_engine("megatron_lm"), recipe)
+        for words in shape_problems(get_engine("megatron_lm"), recipe, NODES)
     )
     assert Parallelism(tensor=2, pipeline=4, context=2, expert=8).model_parallel_size == 16

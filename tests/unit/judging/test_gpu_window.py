@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry, reasons_of
 from pytest_llmbench.core.wire.step_events import GPU_PERIOD_S, GpuEvent
-from pytest_llmbench.judging.telemetry import RULES, Watched, first_of, gaps
+from pytest_llmbench.judging.statistics import OF_TELEMETRY, Measurement
+from pytest_llmbench.judging.telemetry import first_of, gaps
 from pytest_llmbench.readers.steps.gpu_window import MOST_ERROR, between, edge, summarize
 from tests.support.gpu_logs import BEGIN, POWER_W, sample, samples, told
+
+from .conftest import small
 
 LONGEST_S = 3 * GPU_PERIOD_S
 SAMPLED = (
@@ -199,12 +203,15 @@ def gpu(rank: int = 0, **changes: Any) -> GpuTelemetry:
     return GpuTelemetry(**(values | changes))
 
 
-def values(*ranks: GpuTelemetry, gpus: int | None = None, tokens: float | None = 24_000.0) -> dict[str, float | None]:
-    watched = Watched(ranks=ranks, gpus=len(ranks) if gpus is None else gpus, tokens=tokens)
-    return {name: rule.compute(watched) for name, rule in RULES.items()}
+def values(*ranks: GpuTelemetry, gpus: int | None = None, tokens: int | None = 24_000) -> dict[str, float | None]:
+    watched = Measurement(
+        recipe=small(), steps=(), judged=[Step(step=1, seconds=10.0, tokens=tokens)], matmul_flops_per_s=None,
+        gpus=len(ranks) if gpus is None else gpus, peak_flops_per_s=None, telemetry=ranks,
+    )  # fmt: skip
+    return {name: statistic.compute(watched) for name, statistic in OF_TELEMETRY.items()}
 
 
-NONE = dict.fromkeys(RULES)
+NONE = dict.fromkeys(OF_TELEMETRY)
 
 
 def test_two_gpus_worked_out_by_hand() -> None:
