@@ -126,7 +126,7 @@ class Agreement:
 
     @cached_property
     def _unplanned(self) -> list[str]:
-        """What the last process of the session ran or judged, and its plan lacks: a failed run, taken out."""
+        """Runs, checks and tests of the session's last process that its plan lacks: they were taken out."""
         events, start = self._events or (), 0
         for number, event in enumerate(events):
             start = number if event.event == "began" else start
