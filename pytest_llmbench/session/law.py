@@ -40,7 +40,7 @@ class Law:
     nodes: Callable[[Recipe], int | None] = lambda _: None
 
     def wrong_work(self, ran: Recipe, topology: Topology) -> str:
-        """How a run differs from what had to run; empty for the same work, if judged as recorded, or if left uncompared."""
+        """How a run differs from what had to run; empty for the same work, if judged as recorded, or if uncompared."""
         differences = self._differences(ran, topology)
         if self.as_recorded or not differences:
             return ""
