@@ -119,7 +119,6 @@ class Pairs(CheckDefaults):
         gpus = fleet.site.gpus_per_node
         hunt = Hunt(self, fleet, settings, options, statistic="pair_busbw", gpus=gpus, repeats=options.repeats)
         hunt.play(options.count_rounds(fleet))
-        pair_runs = hunt.field.runs
         named = {*hunt.verdict.culprits, *hunt.unjudged, *hunt.silent}
         fit = [host for host in fleet.hosts if host not in named]
         asked = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
@@ -137,16 +136,15 @@ class Pairs(CheckDefaults):
                 latencies.append(Reading(host=host, statistic=name, value=value, unit="us", nodes=2, gpus=2 * gpus))
         report = hunt.report(further=latencies)
         note = f"no reference for group_busbw of {len(fit)} nodes: all of them together only have to work"
-        counts = {"pair_runs": pair_runs, "group_runs": hunt.field.runs - pair_runs}
         report = report.model_copy(
             update={
                 "findings": (*report.findings, *whole.findings),
                 "readings": (*report.readings, *whole.readings),
-                "unbounded": report.unbounded and floor is None,
+                "unbounded": report.unbounded and (floor is None or not whole.readings),
                 "notes": (*report.notes, note) if whole.readings and floor is None else report.notes,
                 "bounds": (*report.bounds, *lines),
                 "unjudged": {**lacking, **whole.unjudged, **report.unjudged},
-                "evidence": {**report.evidence, **whole.evidence, **counts},
+                "evidence": {**report.evidence, **whole.evidence},
             }
         )
         return hunt.add_transport(report)

@@ -102,13 +102,12 @@ class Played:
 
 
 class MeasuredGroups:
-    """Measures groups on the nodes of a check; `rounds` and `runs` count the rounds and groups so far."""
+    """Measures groups on the nodes of a check."""
 
     def __init__(
         self, fleet: Fleet, check: CheckDefaults, settings: CheckSettings, options: NetworkOptions,
         collective: GroupCollective = "all_gather",
     ) -> None:  # fmt: skip
-        self.rounds = self.runs = 0
         self._collective: GroupCollective = collective
         self.local_ranks = tuple(range(fleet.site.ranks_per_node))
         self._fleet, self._check, self._settings, self._sizes = fleet, check, settings, options.sizes(fleet.site)
@@ -125,8 +124,6 @@ class MeasuredGroups:
 
         `collective` is another one than usual.
         """
-        self.rounds += len(rounds)
-        self.runs += sum(len(groups) for groups in rounds)
         return self._play(rounds, {"collective": collective} if collective else {}, nccl=False)
 
     def _play(self, rounds: Sequence[Sequence[RankGroup]], other: Mapping[str, Any], *, nccl: bool) -> Played:

@@ -203,7 +203,7 @@ def test_a_reference_that_the_test_leaves_unasked(user: UserFolder) -> None:
 
 
 def test_a_python_without_assertions_is_refused(user: UserFolder) -> None:
-    """With -O, a helper in a file of its own asserts nothing: pytest rewrites `assert` in test files alone."""
+    """With -O, helper files lose their assertions: pytest rewrites `assert` in test files alone."""
     user.test("def check(number, bound):\n    assert number >= bound\n", "bounds.py")
     user.test(as_tests({"slow": "from bounds import check\n    check(run.throughput, SLOW)"}))
     user.env["PYTHONOPTIMIZE"] = "1"

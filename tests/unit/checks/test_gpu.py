@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.checks.base import CheckSettings, Site, all_checks, get_check
 from pytest_llmbench.checks.gpu.base import GpuNodes
 from pytest_llmbench.checks.gpu.kernel_log import KernelEvent
-from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, KernelLog, SmiOutput, ToolOutput
+from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, KernelLog, ToolOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import read_smi
 from pytest_llmbench.checks.gpu.nvlink import GpuNvlink, NvlinkOptions
 from pytest_llmbench.checks.gpu.xid import meaning
@@ -300,7 +300,12 @@ def test_a_card_without_the_bridge_of_its_neighbours_is_found(tmp_path: Path) ->
     fleet = nodes_of(tmp_path / "silent", {"one": {"xml": xml, "links": ""}, "two": {"links": ""}})
     assert found_on(get_check("gpu_nvlink").run(fleet, CheckSettings()), "two") == {"nvlink_inactive": "RESET"}
     fleet = nodes_of(tmp_path / "alone", {"one": {"xml": xml, "links": ""}})
-    assert get_check("gpu_nvlink").run(fleet, CheckSettings()).skip
+    reason = get_check("gpu_nvlink").run(fleet, CheckSettings()).skip
+    assert reason
+    fleet = nodes_of(tmp_path / "beside", {"one": {"xml": xml, "links": ""}, "broken": {"code": 255}})
+    report = get_check("gpu_nvlink").run(fleet, CheckSettings())
+    assert set(report.unjudged) == {"broken"}
+    assert report.skipped == {"one": reason}
 
 
 RACK, ZEROS = "7f3a1c9e-0000-4c1b-9d7e-000000000001", "00000000-0000-0000-0000-000000000000"
@@ -349,7 +354,7 @@ def test_trays_of_a_rack_are_in_one_domain(tmp_path: Path, what: str) -> None:
     trays = {"one": GOOD, "two": GOOD, "this": TRAYS[what][0]}
     facts = {
         host: GpuFacts(
-            smi=SmiOutput(command="", code=0, error=None, path=str(tmp_path)), nvlink=output(links_text()),
+            smi=output(""), smi_file=str(tmp_path), nvlink=output(links_text()),
             imex=None if answer is None else output(answer),
             kernel_log=KernelLog(source=None, whole=False, lines=(), times=(), refused=()),
         )

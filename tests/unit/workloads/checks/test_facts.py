@@ -63,7 +63,7 @@ def test_a_program_that_leaves_another_behind_has_answered(
     told = facts(context, ProbeLog(context))
     assert time.monotonic() - began < 10
     assert (told.smi.code, told.smi.error, told.smi.complaint) == (0, None, "odd")
-    assert Path(told.smi.path).read_text("utf-8") == told.nvlink.text == "of GPUs\n"
+    assert Path(told.smi_file).read_text("utf-8") == told.nvlink.text == "of GPUs\n"
 
 
 def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
