@@ -117,7 +117,7 @@ class ProcessesOptions(Strict):
     allowed: tuple[str, ...] = ()
     """Ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`."""
     memory_mib: NonNegativeFloat = 1024.0
-    """Memory in MiB that may be in use without a visible process."""
+    """Memory in MiB that may be in use beyond that of visible processes."""
 
 
 class Processes(PerGpu):
@@ -130,9 +130,12 @@ class Processes(PerGpu):
     shows = ("memory_total_mib",)
 
     def judge(self, gpu: SmiGpu, options: ProcessesOptions) -> Iterator[Fault]:
-        for process in gpu.processes or ():
+        processes, explained_mib = gpu.processes or (), 0.0
+        for process in processes:
             if options.allowed and process.name.endswith(options.allowed):
+                explained_mib += float("inf") if process.memory_mib is None else process.memory_mib
                 continue
+            explained_mib = float("inf")
             who = f"process {process.pid or 'with a hidden number'} ({process.name}, type {process.kind}) uses it"
             #: finding stray_process: a foreign process uses a GPU
             if process.kind == "G":
@@ -140,8 +143,9 @@ class Processes(PerGpu):
             else:
                 yield "stray_process", Severity.CONFIGURE, who, "end it, and find out why its job left it"
         used = gpu.memory_used_mib
-        if used is not None and used > options.memory_mib and not gpu.processes:
-            message = f"{used:g} MiB in use, but no process is visible"
+        if used is not None and used - explained_mib > options.memory_mib:
+            rest = f" beyond {explained_mib:g} MiB of allowed ones" if processes else ""
+            message = f"{used:g} MiB in use, but no process is visible{rest}"
             action = "look for a process of another container; if there is none, reset the GPU"
             yield "memory_in_use", Severity.RESET, message, action
 
