@@ -34,8 +34,6 @@ class PcieOptions(Strict):
     """Number of lanes; absent, as many as GPU and slot support."""
     gen: PositiveInt | None = None
     """PCIe generation that GPU and slot must support."""
-    judge_idle_gen: bool = False
-    """Judge the link generation of idle GPUs, too."""
     replays: NonNegativeInt = 100
     """Number of packets sent again since the driver was loaded, above which there is a hint."""
 
@@ -60,7 +58,7 @@ class Pcie(PerGpu):
         if options.gen is not None and gpu.max_link_gen is not None and gpu.max_link_gen < options.gen:
             message = f"PCIe generation {gpu.max_link_gen:g} at most, {options.gen} expected"
             yield "pcie_gen", Severity.ISOLATE, message, action
-        elif _judges_gen(gpu, options) and (gpu.link_gen or 0) < (gpu.max_link_gen or 0):
+        elif _judges_gen(gpu) and (gpu.link_gen or 0) < (gpu.max_link_gen or 0):
             link = f"PCIe link runs at generation {gpu.link_gen:g} of {gpu.max_link_gen:g}"
             yield "pcie_gen", Severity.ISOLATE, f"{link} in {gpu.performance_state}", action
         if gpu.replays is not None and gpu.replays > options.replays:
@@ -69,14 +67,14 @@ class Pcie(PerGpu):
             yield "pcie_replays", Severity.MONITOR, message, "watch whether it grows: the link loses packets"
 
     def notes(self, nodes: GpuNodes, options: PcieOptions) -> Iterator[str]:
-        asleep = sum(not _judges_gen(gpu, options) for _, gpu in nodes.gpus())
+        asleep = sum(not _judges_gen(gpu) for _, gpu in nodes.gpus())
         if asleep:
             yield f"the PCIe generation in use was not judged on {asleep} GPUs that save power, only what it can be"
 
 
-def _judges_gen(gpu: SmiGpu, options: PcieOptions) -> bool:
+def _judges_gen(gpu: SmiGpu) -> bool:
     known = gpu.link_gen is not None and gpu.max_link_gen is not None
-    return known and (options.judge_idle_gen or gpu.performance_state in _AWAKE)
+    return known and gpu.performance_state in _AWAKE
 
 
 class Throttle(PerGpu):

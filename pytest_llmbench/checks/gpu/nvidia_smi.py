@@ -220,7 +220,6 @@ def _read_processes(gpu: ET.Element) -> tuple[Process, ...] | None:
     processes = []
     for info in listed.findall("process_info"):
         pid, name = number(info, "pid"), text(info, "process_name") or "unknown program"
-        kind = text(info, "type") or "unknown"
-        memory = number(info, "used_memory")
+        kind, memory = text(info, "type") or "unknown", number(info, "used_memory")
         processes.append(Process(pid=None if pid is None else int(pid), kind=kind, name=name, memory_mib=memory))
     return tuple(processes)

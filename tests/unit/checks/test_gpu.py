@@ -233,8 +233,6 @@ def test_a_link_may_sleep_with_its_gpu(tmp_path: Path) -> None:
     report = get_check("gpu_pcie").run(fleet, CheckSettings())
     assert not report.findings
     assert "not judged on 2 GPUs" in report.notes[0]
-    report = get_check("gpu_pcie").run(fleet, CheckSettings(options={"judge_idle_gen": True}))
-    assert found_on(report, "one") == {"pcie_gen": "ISOLATE"}
 
 
 def test_a_log_that_lost_its_beginning_leaves_a_node_unjudged(tmp_path: Path) -> None:
