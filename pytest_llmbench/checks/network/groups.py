@@ -60,6 +60,20 @@ class NetworkOptions(Strict):
         return self.tolerance if self.tolerance is not None else _TOLERANCE[site.device]
 
 
+class TournamentOptions(NetworkOptions):
+    """Further options of the checks with pairs of nodes."""
+
+    rounds: PositiveInt | Literal["all"] | None = None
+    """Number of rounds for each node; absent, `all` up to 16 nodes, and 8 beyond."""
+    repeats: PositiveInt = 3
+    """Number of re-measurements of each suspect with healthy nodes; the majority decides, and a tie clears the suspect.
+    """
+
+    def count_rounds(self, nodes: int) -> int | None:
+        """The number of rounds; None for the usual one."""
+        return nodes if self.rounds == "all" else self.rounds
+
+
 def note_missing_reference(bounds: Bounds, statistic: str) -> tuple[str, ...]:
     """A remark for a statistic without a reference."""
     if any(reference.statistic == statistic for reference in bounds.references):
