@@ -104,7 +104,7 @@ def key_of(name: str) -> str:
 
 
 def read_dcgm(text: str) -> Diagnosis:
-    """Read an output. One that is empty or cut, without results or with those of several nodes, gives the reason."""
+    """Read an output; one that is empty, cut or of several nodes gives the reason."""
     documents = find_documents(text)
     if len(documents) > 1:
         return Diagnosis(unreadable=f"it has results of {len(documents)} nodes")

@@ -156,9 +156,9 @@ class IntraNode(CheckDefaults):
         gpus = [gpu for node in ask_machines(fleet)[0].values() for gpu in node.gpus]
         if gpus and not any(gpu.nvlinks for gpu in gpus):
             return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
-        field = MeasuredGroups(fleet, self, settings, options, "all_reduce")
+        field = MeasuredGroups(fleet, self, settings, options)
         alone = [RankGroup(hosts=(host,), local_ranks=field.local_ranks) for host in fleet.hosts]
-        played = field.play([alone] * _REPEATS)
+        played = field.play([alone] * _REPEATS, "all_reduce")
         results: dict[str, list[GroupResult]] = {host: [] for host in fleet.hosts if host not in played.silent}
         absent = {}
         for result in played.results:
@@ -191,7 +191,7 @@ class IntraNode(CheckDefaults):
         if not readings or not left:
             return report
         hosts = [host for group in left for host in group.hosts]
-        look = field.look([left])
+        look = field.look([left], "all_reduce")
         shares = [
             reading.value / law.expected for reading in readings if isinstance(law := expect(reading), PhysicsBound)
         ]
@@ -221,7 +221,7 @@ def _find_inner_faults(
 
 
 def _make_inner_readings(host: str, results: Sequence[GroupResult], gpus: int) -> list[Reading]:
-    """Medians of a node; empty where one of its measurements failed."""
+    """Medians of a node whose measurements all succeeded."""
     rates = [result.busbw for result in results if result.busbw is not None]
     times = [result.latency_us for result in results if result.latency_us is not None]
     if len(rates) < len(results) or len(times) < len(results) or not results:
