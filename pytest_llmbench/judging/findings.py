@@ -14,7 +14,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
-from pytest_llmbench.judging.agreement import pace
+from pytest_llmbench.judging.agreement import late_s, pace
+from pytest_llmbench.judging.interval.slow_steps import NORMAL_MAD
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.sanity import Evidence, outside
@@ -35,8 +36,6 @@ _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
 _FEWEST = 10
 # A slow step is this much above the median: in scaled MADs, and as a share of it.
 _SLOW_MADS, _SLOW_SHARE = 6.0, 0.2
-# MAD of normal noise as a standard deviation.
-_SCALED = 1.4826
 # This share of the judged steps may be skipped: in fp16 the loss scale is found at the start, and tried again every 100
 # to 1000 steps.
 _MOST_SKIPPED = 0.05
@@ -54,7 +53,7 @@ _RATES = frozenset({
 _READABLE = {"throughput_per_gpu": 5.0, "tflops": 5.0}
 _TOTALS = frozenset({"throughput_samples_per_s", "execution_time_s", "done_training_s"})
 # Times of lines confirm durations where they span this many times the delay of a line.
-_CLEAR, _LATE_S, _LATE_ON_CPUS_S = 10.0, 0.25, 2.0
+_CLEAR = 10.0
 # A drift is reported above this share of the mean and this many standard errors.
 _DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
 
@@ -107,8 +106,7 @@ def _is_timed_twice(e: Evidence) -> bool:
     if rates & _RATES or series.totals.keys() & _TOTALS or series.timed_twice:
         return True
     stamps = [step.at for step in steps if step.at is not None]
-    late = _LATE_S if e.topology.gpus else _LATE_ON_CPUS_S
-    return len(stamps) > 1 and stamps[-1] - stamps[0] >= _CLEAR * late
+    return len(stamps) > 1 and stamps[-1] - stamps[0] >= _CLEAR * late_s(e.topology)
 
 
 def _unreported(e: Evidence) -> Iterator[str]:
@@ -321,7 +319,7 @@ def unsteady(e: Evidence) -> Iterator[str]:
         return
     seconds = [step.seconds or 0.0 for step in steps]
     usual = stats.median(seconds)
-    scatter = _SCALED * stats.median(abs(duration - usual) for duration in seconds)
+    scatter = NORMAL_MAD * stats.median(abs(duration - usual) for duration in seconds)
     most = usual + max(_SLOW_MADS * scatter, _SLOW_SHARE * usual)
     slow = [duration > most for duration in seconds]
     start, end = slow.index(False), slow[::-1].index(False)
