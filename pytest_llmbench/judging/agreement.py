@@ -170,12 +170,8 @@ def check_rate(
 ) -> Iterator[str]:
     """Yield the first line whose rate differs from the recipe's work of a step in the time that the line reports.
 
-    Args:
-        steps: lines of the log.
-        rate: reported name of the rate.
-        work: work of a step by the recipe, in the unit of the rate times seconds.
-        per_second: reported name of the steps per second; None for the line's own seconds.
-        slack: allowed difference as a share, in addition to rounding.
+    `rate` and `per_second`, the steps per second, are reported names; without the second one the line's own seconds
+    count. `work` is in the unit of the rate times seconds. `slack` is as for `check_product`.
     """
     times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
     lines = [step for step in steps if times[step.step] and step.reported.get(rate)]

@@ -136,15 +136,12 @@ def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -
     hosts = {info.rank: info.node or info.host for info in ranks if info.device != "cpu"}
     if len(set(hosts.values())) < 2:
         return None
-    figures = {
-        ("matrix products", "TFLOP/s"): _product_rates(ranks),
-        ("SM clock", "MHz"): {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz},
-    }
-    known = {name: values for name, values in figures.items() if values.keys() == hosts.keys()}
+    figures = (("matrix products", "TFLOP/s", product_rates(ranks)), ("SM clock", "MHz", sm_clocks(telemetry)))
+    known = [figure for figure in figures if figure[2].keys() == hosts.keys()]
     if not known:
         return None
-    slow = [text for (what, unit), values in known.items() for text in _slow_nodes(what, unit, values, hosts)]
-    compared = " and ".join(what for what, _ in known)
+    slow = [text for figure in known for text in _slow_nodes(*figure, hosts)]
+    compared = " and ".join(what for what, *_ in known)
     none = f"no node stands out by its GPUs' {compared}; this leaves out links and storage"
     return f"slow node: {'; '.join(slow)}" if slow else none
 
@@ -165,9 +162,14 @@ def _slow_nodes(what: str, unit: str, values: Mapping[int, float], hosts: Mappin
         )
 
 
-def _product_rates(ranks: Sequence[RankInfo]) -> dict[int, float]:
+def product_rates(ranks: Sequence[RankInfo]) -> dict[int, float]:
     """Highest matrix-product rate of each rank that measured one, TFLOP/s."""
     return {info.rank: info.matmul_flops_per_s / 1e12 for info in ranks if info.matmul_flops_per_s}
+
+
+def sm_clocks(telemetry: Sequence[GpuTelemetry]) -> dict[int, float]:
+    """Mean SM clock of each rank's GPU where it is known, MHz."""
+    return {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz is not None}
 
 
 def _place(e: Evidence, rank: int) -> str:
@@ -215,8 +217,8 @@ def _awaited(e: Evidence) -> Iterator[str]:
 
 
 def _unlike_ranks(e: Evidence) -> Iterator[str]:
-    clocks = {gpu.rank: gpu.sm_clock_mhz for gpu in e.series.telemetry if gpu.sm_clock_mhz is not None}
-    rates = _product_rates(e.series.ranks) if e.topology.gpus else {}  # rates of shared CPUs are too unsteady
+    clocks = sm_clocks(e.series.telemetry)
+    rates = product_rates(e.series.ranks) if e.topology.gpus else {}  # rates of shared CPUs are too unsteady
     for what, unit, values in (("clocks", "MHz", clocks), ("matrix-product rates", "TFLOP/s", rates)):
         if len(values) < 2:
             continue
@@ -231,7 +233,7 @@ def _far_from_peak(e: Evidence) -> Iterator[str]:
     if e.peak_tflops is None:
         return
     peak, _ = e.peak_tflops  # for fp32 the peak without TF32, as a framework may use either
-    rates = _product_rates(e.series.ranks)
+    rates = product_rates(e.series.ranks)
     low = [f"{_place(e, rank)} {rate:.4g} TFLOP/s" for rank, rate in rates.items() if rate < _LEAST_OF_PEAK * peak]
     if low:
         yield (

@@ -14,12 +14,15 @@ ARABIC_FIVE = "\N{ARABIC-INDIC DIGIT FIVE}"
 
 @given(st.floats(allow_nan=False))
 def test_every_float_is_read_as_it_is_printed(value: float) -> None:
-    for text in (repr(value), f" {value:.17e} ", f"{value:.17E}"):
+    for text in (repr(value), f" {value:+.17e} ", f"{value:.17E}"):
         assert as_number(text) == value
     assert as_number(value) == value
 
 
-@pytest.mark.parametrize("value", ["", "-", ".", "1_000", "1,5", "0x10", "1e", "5 %", ARABIC_FIVE, None, True, [1], {}])
+@pytest.mark.parametrize("value", [
+    "", "-", ".", "1_000", "1,5", "0x10", "1e", "1 2", "--1", "nan.1", "infinite", "5 %", ARABIC_FIVE, None, True, [1],
+    {},
+])  # fmt: skip
 def test_what_is_no_number(value: object) -> None:
     assert as_number(value) is None
     with pytest.raises(Unreadable, match=r"loss is .*, not a number"):
@@ -30,7 +33,7 @@ def test_numbers_beyond_a_float() -> None:
     """A text is infinite as a float; an integer of JSON cannot become one."""
     assert as_number("9" * 5000) == math.inf
     assert as_number(10**400) is None
-    assert math.isnan(number("loss", "nan"))
+    assert all(math.isnan(number("loss", text)) for text in ("nan", "NaN", "-nan.0"))
 
 
 @pytest.mark.parametrize("value", [
