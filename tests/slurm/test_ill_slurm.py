@@ -42,15 +42,11 @@ def tiny(user: UserFolder) -> UserFolder:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "$real \"$@\" > /dev/null; echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1",
-        '$real "$@" > /dev/null; sleep 300',
-        '$real "$@" > /dev/null; printf "\\351\\0garbage\\n"; exit 0',
-    ],
-    ids=["timed-out", "hangs", "garbage"],
-)
+@pytest.mark.parametrize("fault", [
+    "$real \"$@\" > /dev/null; echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1",
+    '$real "$@" > /dev/null; sleep 300',
+    '$real "$@" > /dev/null; printf "\\351\\0garbage\\n"; exit 0',
+], ids=["timed-out", "hangs", "garbage"])  # fmt: skip
 def test_a_job_that_was_taken_is_found(tiny: UserFolder, mode: str, fault: str) -> None:
     """When sbatch does not print the id, the job is found by its token, used, and gone at the end."""
     wrap(tiny, "sbatch", TEST_ONLY, fault)
