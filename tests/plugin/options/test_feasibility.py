@@ -54,15 +54,11 @@ def test_what_the_document_says_of_175b_is_impossible_on_8_nodes(user: UserFolde
     assert result.found is None
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ((*AZURE, "--nodes", "128"), f"opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak"),
-        ((*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100"),
-         "recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"),
-    ],
-    ids=["a bold threshold", "a run that may not end in time"],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "words"), [
+    ((*AZURE, "--nodes", "128"), f"opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak"),
+    ((*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100"),
+     "recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"),
+], ids=["a bold threshold", "a run that may not end in time"])  # fmt: skip
 def test_a_session_warns_once(user: UserFolder, options: tuple[str, ...], words: str) -> None:
     """No error, although this folder's ini file turns warnings into errors; the run takes 94 minutes at the peak."""
     user.test(TWO_TESTS)

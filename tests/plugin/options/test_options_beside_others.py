@@ -89,14 +89,11 @@ def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("option", "distribution"),
-    [
-        ("--system system.yaml", "-n2"),
-        ("--llmbench-quarantine unfit.txt", "-n0"),
-        ("--llmbench-run-dir reports", "-n0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("option", "distribution"), [
+    ("--system system.yaml", "-n2"),
+    ("--llmbench-quarantine unfit.txt", "-n0"),
+    ("--llmbench-run-dir reports", "-n0"),
+])  # fmt: skip
 def test_a_path_to_another_ini_file_is_refused(user: UserFolder, far: Path, option: str, distribution: str) -> None:
     """The message has the word to write instead, for each option that names a file or a folder."""
     name, path = option.split()

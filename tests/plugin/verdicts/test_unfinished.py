@@ -55,10 +55,9 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
     return ours
 
 
-@pytest.mark.parametrize(
-    ("distribution", "number"),
-    [("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT)],
-)
+@pytest.mark.parametrize(("distribution", "number"), [
+    ("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT),
+])  # fmt: skip
 def test_a_signal_in_a_run(
     declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
 ) -> None:

@@ -47,15 +47,11 @@ def test_each_declaration_can_fail() -> None:
         assert (fault.expected.verdict == "PASS") or differences(fault.expected, healthy), fault.name
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"exit": 0}, {"verdict": "PASS"}, {"verdict": None}, {"kind": None}, {"kind": "harness"}, {"message": "died"},
-        {"output": ""}, {"metrics": 1}, {"left": ("job 7",)}, {"output": "SIMULATED \x1b[2J"}, {"double": 1},
-        {"message": "rank 1 on n2, rank 0 on n1"},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("wrong", [
+    {"exit": 0}, {"verdict": "PASS"}, {"verdict": None}, {"kind": None}, {"kind": "harness"}, {"message": "died"},
+    {"output": ""}, {"metrics": 1}, {"left": ("job 7",)}, {"output": "SIMULATED \x1b[2J"}, {"double": 1},
+    {"message": "rank 1 on n2, rank 0 on n1"},
+], ids=str)  # fmt: skip
 def test_a_line_is_sound_only_if_every_expectation_is_met(wrong: dict[str, Any]) -> None:
     assert judge("x", EXPECTED, SEEN).outcome == "sound"
     line = judge("x", EXPECTED, replace(SEEN, **wrong))

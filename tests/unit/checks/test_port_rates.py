@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks.base import Site, get_check
+from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.checks.machine import Machines
 from pytest_llmbench.checks.network.nodes.write_bw import _ROW
 from pytest_llmbench.checks.network.ports import add_ports
@@ -16,11 +16,14 @@ from pytest_llmbench.core.record.health import Report
 from tests.standins import perftest
 from tests.support.fleet import ProcessFleet
 from tests.support.hardware import node, port
+from tests.support.references import reference
 
 HOSTS = ("n0", "n1", "n2", "n3")
 
 
-def measure(folder: Path, rates: Mapping[str, float | None], machine: Any = None, **env: str) -> Report:
+def measure(
+    folder: Path, rates: Mapping[str, float | None], machine: Any = None, *, bound: str | None = None, **env: str
+) -> Report:
     """The report on nodes with two ports of 400 Gb/s, all of them healthy but for `rates`."""
     known = {f"{host} mlx5_{number}": 392.4 for host in HOSTS for number in range(2)}
     known = {end: rate for end, rate in {**known, **rates}.items() if rate is not None}
@@ -33,7 +36,10 @@ def measure(folder: Path, rates: Mapping[str, float | None], machine: Any = None
     fleet = ProcessFleet(site, HOSTS, folder, env=dict.fromkeys(HOSTS, own))
     facts = machine or node("H100", 2, nics=2, write_bw=True)
     machines = Machines(site=site, facts=dict.fromkeys(HOSTS, facts), missing={})
-    return add_ports(get_check("rail"), Report(), fleet, machines, HOSTS)
+    bounds = (
+        (reference("port_write_bw", bound, nodes=2), reference("rail_busbw", "40 GB/s", name="rail")) if bound else ()
+    )
+    return add_ports(get_check("rail"), Report(), fleet, CheckSettings(references=bounds), machines, HOSTS)
 
 
 def test_a_slow_port_is_named_and_its_partners_are_not(tmp_path: Path) -> None:
@@ -53,6 +59,18 @@ def test_what_perftest_refuses_is_a_note(tmp_path: Path) -> None:
     assert (report.findings, report.readings, report.unjudged) == ((), (), {})
     assert "ib_write_bw: n1 mlx5_0: it ended with status 1: Couldn't allocate MR" in report.notes
     assert len(report.notes) == 8
+
+
+def test_a_reference_bounds_the_rate_of_a_port(tmp_path: Path) -> None:
+    """It replaces the bound by physics."""
+    report = measure(tmp_path, {"n2 mlx5_1": 370.0}, bound="380 Gb/s")
+    assert [(one.host, one.subject, one.kind) for one in report.findings] == [("n2", "mlx5_1", "below_reference")]
+    assert not report.unjudged
+
+
+def test_a_node_without_the_rate_that_a_reference_asks_for_is_unjudged(tmp_path: Path) -> None:
+    report = measure(tmp_path, {}, node("H100", 2, nics=2), bound="380 Gb/s")
+    assert report.unjudged == dict.fromkeys(HOSTS, "reference bound asks for port_write_bw, which was not measured")
 
 
 @pytest.mark.parametrize(

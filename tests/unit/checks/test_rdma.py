@@ -180,13 +180,24 @@ def test_ports_of_real_ranks_before_and_after(tmp_path: Path) -> None:
     both = fleet(tmp_path, ["n0", "n1"])
     assert told(check("rdma_ports", both).findings) == [("n1", "mlx5_0/1", "port_down")]
     assert check("rdma_ports", both, devices=["mlx5_1", "mlx5_2"]).findings == ()
-    skip = check("rdma_errors", both).skip
-    assert skip is not None
-    assert skip.startswith("the ports sent 0 GB since the first reading: run it with rdma_ports")
+    skipped = check("rdma_errors", both).skipped
+    assert skipped.keys() == {"n0", "n1"}
+    assert skipped["n0"].startswith("its ports sent 0 GB since the first reading: run it with rdma_ports")
     nodes(tmp_path, 2, {(0, 2): {"counters__link_downed": 1}}, 4, counters__port_xmit_data=10**10)
     report = check("rdma_errors", both)
     assert told(report.findings) == [("n0", "mlx5_2/1", "link_flapped")]
     assert report.evidence["sent_bytes"] == {"n0": 16 * 10**10, "n1": 16 * 10**10}
+    assert not report.skipped
+
+
+def test_ports_that_carried_nothing_prove_nothing_beside_a_node_with_an_error(tmp_path: Path) -> None:
+    nodes(tmp_path, 2, {}, 4)
+    both = fleet(tmp_path, ["n0", "n1"])
+    check("rdma_ports", both)
+    nodes(tmp_path, 2, {(0, 2): {"counters__link_downed": 1}}, 4)
+    report = check("rdma_errors", both)
+    assert told(report.findings) == [("n0", "mlx5_2/1", "link_flapped")]
+    assert report.skipped.keys() == {"n0", "n1"}
 
 
 @pytest.mark.parametrize("name", ["rdma_ports", "rdma_errors"])

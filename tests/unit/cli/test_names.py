@@ -93,20 +93,15 @@ def test_each_fault_of_a_file_has_its_line_and_key(llmbench: Llmbench) -> None:
     assert len(lines) == len(found)
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("name: s\ncluster: slrum\n", "s.yaml:2: cluster: Input should be 'slurm' or 'local'"),
-        ("name: s\ncluster: slurm\nvalidation: {piars: {}}\n", "s.yaml:3: validation.piars: unknown check 'piars'"),
-        (
-            "name: s\ncluster: slurm\nvalidation:\n  clock:\n    options: {zzz: 1}\n",
-            "s.yaml:5: validation.clock.options.zzz:",
-        ),
-        ("a: 1\na: 2\n", "key 'a' is given twice"),
-        ("x: 1\n", "neither a recipe file"),
-        ("recipes: {a: {name: b}}\nfamily: f\n", "name: must not be in a file"),
-    ],
-)
+@pytest.mark.parametrize(("text", "told"), [
+    ("name: s\ncluster: slrum\n", "s.yaml:2: cluster: Input should be 'slurm' or 'local'"),
+    ("name: s\ncluster: slurm\nvalidation: {piars: {}}\n", "s.yaml:3: validation.piars: unknown check 'piars'"),
+    ("name: s\ncluster: slurm\nvalidation:\n  clock:\n    options: {zzz: 1}\n",
+     "s.yaml:5: validation.clock.options.zzz:"),
+    ("a: 1\na: 2\n", "key 'a' is given twice"),
+    ("x: 1\n", "neither a recipe file"),
+    ("recipes: {a: {name: b}}\nfamily: f\n", "name: must not be in a file"),
+])  # fmt: skip
 def test_a_fault_of_a_system_or_of_no_file_of_ours_is_shown(llmbench: Llmbench, text: str, told: str) -> None:
     Path("s.yaml").write_text(text)
     result = llmbench("validate", "s.yaml")

@@ -124,13 +124,10 @@ def altered_session(how: str, session: bytes) -> bytes:
     return changes[how]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "no gzip", "cut", "bytes behind it", "another archive behind it", "a bomb behind it", "a member more",
-        "a member less", "a link",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("how", [
+    "no gzip", "cut", "bytes behind it", "another archive behind it", "a bomb behind it", "a member more",
+    "a member less", "a link",
+])  # fmt: skip
 def test_files_that_no_manifest_lists_are_refused(files: tuple[Manifest, bytes], tmp_path: Path, how: str) -> None:
     manifest, session = files
     unpack(io.BytesIO(session), manifest, tmp_path / "sound")

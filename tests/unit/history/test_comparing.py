@@ -177,10 +177,9 @@ def test_a_wide_interval_decides_nothing() -> None:
     assert wide.low > -1.0
 
 
-@pytest.mark.parametrize(
-    ("after", "steps", "past", "regressed"),
-    [(95.0, 49, 0, None), (85.0, 49, 0, True), (95.0, 50, 0, True), (95.0, None, 0, True), (95.0, 49, 3, True)],
-)
+@pytest.mark.parametrize(("after", "steps", "past", "regressed"), [
+    (95.0, 49, 0, None), (85.0, 49, 0, True), (95.0, 50, 0, True), (95.0, None, 0, True), (95.0, 49, 3, True),
+])  # fmt: skip
 def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: int, regressed: bool | None) -> None:
     """A run of 20 steps may be on one of two levels throughout; a history has shown how such runs differ."""
     told = change([row(100.0, steps=49)], row(after, steps=steps), past=[row(100.0), row(100.1), row(99.9)][:past])
@@ -195,10 +194,9 @@ def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
     assert told.regressed
 
 
-@pytest.mark.parametrize(
-    ("after", "scatter", "regressed"),
-    [(98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None)],
-)
+@pytest.mark.parametrize(("after", "scatter", "regressed"), [
+    (98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None),
+])  # fmt: skip
 def test_an_interval_that_is_wide_by_chance_hides_no_loss(
     after: float, scatter: float | None, regressed: bool | None
 ) -> None:

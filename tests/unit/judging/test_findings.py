@@ -80,30 +80,21 @@ def test_a_run_in_good_order_has_no_finding() -> None:
     assert first_problem(run()) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"telemetry": (watched(0), watched(1, throttled=3, reasons={"hardware slowdown": 3, "power cap": 40}))},
-            "throttled in the judged steps: rank 1 on n1 (hardware slowdown in 3 of 40 samples)",
-        ),
-        ({"telemetry": (watched(0), watched(1, sm_clock_mhz=750))}, "the ranks' clocks differ: rank 0 on n1 1500 MHz"),
-        ({"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))}, "rates differ: rank 0 on n1 700 TFLOP/s"),
-        (
-            {"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
-            "less than 50 % of the published",
-        ),
-        ({"wall_s": 240.0}, "50 % of the run (120 of 240 s) was outside of steps"),
-        ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
-        ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
-        ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),
-        (
-            {"telemetry": tuple(watched(n, sm_clock_mhz=900, power_capped=40) for n in (0, 1))},
-            "SM clocks below 60 % of that of the published peak: rank 0 on n1 900 MHz, at the power limit in 40 of 40",
-        ),
-        ({"times": waiting(4.0)}, "every rank waits 4 s or more of each 10 s step for gradients of 0 MB"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"telemetry": (watched(0), watched(1, throttled=3, reasons={"hardware slowdown": 3, "power cap": 40}))},
+     "throttled in the judged steps: rank 1 on n1 (hardware slowdown in 3 of 40 samples)"),
+    ({"telemetry": (watched(0), watched(1, sm_clock_mhz=750))}, "the ranks' clocks differ: rank 0 on n1 1500 MHz"),
+    ({"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))}, "rates differ: rank 0 on n1 700 TFLOP/s"),
+    ({"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
+     "less than 50 % of the published"),
+    ({"wall_s": 240.0}, "50 % of the run (120 of 240 s) was outside of steps"),
+    ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
+    ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
+    ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),
+    ({"telemetry": tuple(watched(n, sm_clock_mhz=900, power_capped=40) for n in (0, 1))},
+     "SM clocks below 60 % of that of the published peak: rank 0 on n1 900 MHz, at the power limit in 40 of 40"),
+    ({"times": waiting(4.0)}, "every rank waits 4 s or more of each 10 s step for gradients of 0 MB"),
+])  # fmt: skip
 def test_each_is_said(changes: dict[str, Any], told: str) -> None:
     evidence = run(**changes)
     assert first_problem(evidence) is None
@@ -154,14 +145,11 @@ def test_a_training_above_the_peak_is_implausible_without_a_system_file(scale: s
     assert sane or (problem is not None and "an MFU of" in problem.message)
 
 
-@pytest.mark.parametrize(
-    ("device", "precision", "peak"),
-    [
-        ("NVIDIA H200", "bf16", (989.4, 989.4)), ("NVIDIA H200", "fp32", (66.9, 494.7)),
-        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)), ("NVIDIA H200 NVL", "bf16", (835, 835)),
-        ("NVIDIA H300", "bf16", None), ("cpu", "bf16", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("device", "precision", "peak"), [
+    ("NVIDIA H200", "bf16", (989.4, 989.4)), ("NVIDIA H200", "fp32", (66.9, 494.7)),
+    ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)), ("NVIDIA H200 NVL", "bf16", (835, 835)),
+    ("NVIDIA H300", "bf16", None), ("cpu", "bf16", None),
+])  # fmt: skip
 def test_a_gpu_alone_gives_the_published_peak(device: str, precision: str, peak: tuple[float, float] | None) -> None:
     assert published_tflops(device, precision) == peak
 
@@ -181,21 +169,16 @@ AT = [Step(step=n, seconds=1.0, at=1000.0 + n) for n in range(1, 31)]
 MODEL = (Claim(name="layers", value=2, where="log:1"),)
 
 
-@pytest.mark.parametrize(
-    ("series", "said"),
-    [
-        ({}, "no line gives the number of ranks, which is taken to be 2; no line describes the model"),
-        ({"world_size": 2, "claims": MODEL}, ""),
-        ({"world_size": 2, "claims": MODEL, "steps": AT}, ""),
-        ({"world_size": 2, "claims": MODEL, "steps": AT[:2]}, "the duration of a step stands in one place"),
-        ({"world_size": 2, "claims": MODEL, "steps": AT[:2], "timed_twice": True}, ""),
-        ({"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"wps": 9.0})]}, ""),
-        (
-            {"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"tflops": 0.1})]},
-            "the duration of a step stands in one place",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("series", "said"), [
+    ({}, "no line gives the number of ranks, which is taken to be 2; no line describes the model"),
+    ({"world_size": 2, "claims": MODEL}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": AT}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": AT[:2]}, "the duration of a step stands in one place"),
+    ({"world_size": 2, "claims": MODEL, "steps": AT[:2], "timed_twice": True}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"wps": 9.0})]}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"tflops": 0.1})]},
+     "the duration of a step stands in one place"),
+])  # fmt: skip
 def test_what_nothing_confirms_is_said(series: dict[str, Any], said: str) -> None:
     bare = dataclasses.replace(run(), kind="command", series=StepSeries(**series))
     assert "; ".join(unconfirmed(bare)).startswith(said)

@@ -88,18 +88,15 @@ def test_samples_that_begin_late_or_end_early_leave_what_they_saw() -> None:
         assert found.gaps == ("no samples close enough around both ends of the judged window to know its energy",)
 
 
-@pytest.mark.parametrize(
-    ("name", "lost", "words"),
-    [
-        ("energy_mj", set(ENERGY), "energy"),
-        ("power_w", {"power_w"}, "power"),
-        ("sm_clock_mhz", {"sm_clock_mhz", "sm_clock_min_mhz"}, "SM clock"),
-        ("memory_clock_mhz", {"memory_clock_mhz"}, "memory clock"),
-        ("temperature_degc", {"temperature_max_degc"}, "temperature"),
-        ("memory_used_bytes", {"memory_used_max_bytes"}, "memory in use"),
-        ("clocks_event_reasons", {"throttled", "power_capped"}, "reasons for lower clocks"),
-    ],
-)
+@pytest.mark.parametrize(("name", "lost", "words"), [
+    ("energy_mj", set(ENERGY), "energy"),
+    ("power_w", {"power_w"}, "power"),
+    ("sm_clock_mhz", {"sm_clock_mhz", "sm_clock_min_mhz"}, "SM clock"),
+    ("memory_clock_mhz", {"memory_clock_mhz"}, "memory clock"),
+    ("temperature_degc", {"temperature_max_degc"}, "temperature"),
+    ("memory_used_bytes", {"memory_used_max_bytes"}, "memory in use"),
+    ("clocks_event_reasons", {"throttled", "power_capped"}, "reasons for lower clocks"),
+])  # fmt: skip
 @pytest.mark.parametrize("times", [(10.0,), tuple(GPU_PERIOD_S * number for number in range(61))], ids=["one", "all"])
 def test_what_some_samples_lack_is_not_known(name: str, lost: set[str], words: str, times: tuple[float, ...]) -> None:
     """A number of some of the samples is none of the window; the others are as they would be."""

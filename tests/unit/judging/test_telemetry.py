@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry, reasons_of
-from pytest_llmbench.judging.telemetry import RULES, Watched, first_of, gaps
+from pytest_llmbench.judging.statistics import OF_TELEMETRY, Measurement
+from pytest_llmbench.judging.telemetry import first_of, gaps
+
+from .conftest import small
 
 
 def gpu(rank: int = 0, **changes: Any) -> GpuTelemetry:
@@ -18,12 +22,15 @@ def gpu(rank: int = 0, **changes: Any) -> GpuTelemetry:
     return GpuTelemetry(**(values | changes))
 
 
-def values(*ranks: GpuTelemetry, gpus: int | None = None, tokens: float | None = 24_000.0) -> dict[str, float | None]:
-    watched = Watched(ranks=ranks, gpus=len(ranks) if gpus is None else gpus, tokens=tokens)
-    return {name: rule.compute(watched) for name, rule in RULES.items()}
+def values(*ranks: GpuTelemetry, gpus: int | None = None, tokens: int | None = 24_000) -> dict[str, float | None]:
+    watched = Measurement(
+        recipe=small(), steps=(), judged=[Step(step=1, seconds=10.0, tokens=tokens)], matmul_flops_per_s=None,
+        gpus=len(ranks) if gpus is None else gpus, peak_flops_per_s=None, telemetry=ranks,
+    )  # fmt: skip
+    return {name: statistic.compute(watched) for name, statistic in OF_TELEMETRY.items()}
 
 
-NONE = dict.fromkeys(RULES)
+NONE = dict.fromkeys(OF_TELEMETRY)
 
 
 def test_two_gpus_worked_out_by_hand() -> None:
@@ -39,16 +46,12 @@ def test_two_gpus_worked_out_by_hand() -> None:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fields", "lost"),
-    [
-        (("energy_j",), {"power_mean", "energy_per_token", "tokens_per_joule"}),
-        (("sm_clock_mhz", "sm_clock_min_mhz"), {"clock_mean", "clock_min"}), (("throttled",), {"throttled"}),
-        (("power_capped",), {"power_capped"}), (("temperature_max_degc",), {"temperature_max"}),
-        (("memory_used_max_bytes",), {"memory_used_max"}),
-    ],
-    ids=lambda given: given[0] if isinstance(given, tuple) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "lost"), [
+    (("energy_j",), {"power_mean", "energy_per_token", "tokens_per_joule"}),
+    (("sm_clock_mhz", "sm_clock_min_mhz"), {"clock_mean", "clock_min"}), (("throttled",), {"throttled"}),
+    (("power_capped",), {"power_capped"}), (("temperature_max_degc",), {"temperature_max"}),
+    (("memory_used_max_bytes",), {"memory_used_max"}),
+], ids=lambda given: given[0] if isinstance(given, tuple) else "")  # fmt: skip
 def test_what_one_gpu_does_not_tell_is_not_known_of_any(fields: tuple[str, ...], lost: set[str]) -> None:
     found = values(gpu(), gpu(1, **dict.fromkeys(fields)))
     assert {name for name, value in found.items() if value is None} == lost

@@ -43,18 +43,14 @@ def changed(by: dict[int, float], scatter: float = 0.002) -> list[float]:
     return seconds
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        (changed({0: 2.0, 1: 1.8, 2: 1.5}), "the first 3 judged steps are slow (1.77 times the median of "),
-        (changed({11: 3.0, 23: 3.1, 35: 2.9}), "17, 29, 41: an evaluation, a checkpoint or a stall?"),
-        (changed({-1: 2.0, -2: 2.0, -3: 2.0, -4: 2.0}), "the last 4 judged steps are slow (2 times the median of "),
-        ([1.0 + 0.002 * i for i in range(JUDGED)], "drift by +7.5 % from the first to the last"),
-        ([x + 0.001 * i for i, x in enumerate(noisy(0.002))], "the judged steps drift by +"),
-        ([x - 0.001 * i for i, x in enumerate(noisy(0.002))], "the judged steps drift by -"),
-    ],
-    ids=["warm-up", "evaluation", "end", "line", "slower", "faster"],
-)
+@pytest.mark.parametrize(("seconds", "told"), [
+    (changed({0: 2.0, 1: 1.8, 2: 1.5}), "the first 3 judged steps are slow (1.77 times the median of "),
+    (changed({11: 3.0, 23: 3.1, 35: 2.9}), "17, 29, 41: an evaluation, a checkpoint or a stall?"),
+    (changed({-1: 2.0, -2: 2.0, -3: 2.0, -4: 2.0}), "the last 4 judged steps are slow (2 times the median of "),
+    ([1.0 + 0.002 * i for i in range(JUDGED)], "drift by +7.5 % from the first to the last"),
+    ([x + 0.001 * i for i, x in enumerate(noisy(0.002))], "the judged steps drift by +"),
+    ([x - 0.001 * i for i, x in enumerate(noisy(0.002))], "the judged steps drift by -"),
+], ids=["warm-up", "evaluation", "end", "line", "slower", "faster"])  # fmt: skip
 def test_steps_of_several_kinds_are_told(seconds: list[float], told: str) -> None:
     (finding,) = unsteady(run(seconds))
     assert told in finding

@@ -90,18 +90,15 @@ def test_everything_that_can_be_said(read: Read) -> None:
     assert read(parse, "every 10").log_interval is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (["step 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 1), (3, 1)]),
-        (["step 10 1", "step 20 1"], [(10, 10), (20, 10)]),
-        (["step 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 9), (20, 10)]),
-        (["first 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 10), (20, 10)]),
-        (["first 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 2), (3, 1)]),
-        (["step 110 1", "step 120 1"], [(110, 10), (120, 10)]),
-        (["step 10 1"], [(10, 10)]),
-    ],
-)
+@pytest.mark.parametrize(("lines", "expected"), [
+    (["step 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 1), (3, 1)]),
+    (["step 10 1", "step 20 1"], [(10, 10), (20, 10)]),
+    (["step 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 9), (20, 10)]),
+    (["first 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 10), (20, 10)]),
+    (["first 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 2), (3, 1)]),
+    (["step 110 1", "step 120 1"], [(110, 10), (120, 10)]),
+    (["step 10 1"], [(10, 10)]),
+])  # fmt: skip
 def test_intervals(read: Read, lines: list[str], expected: list[tuple[int, int]]) -> None:
     """A line is the mean since the line before it, also where the log starts in the middle of a run."""
     assert intervals(read(parse, "\n".join(lines) + "\n")) == expected
@@ -209,17 +206,14 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     assert last_words(path) == "b"
 
 
-@pytest.mark.parametrize(
-    ("lines", "failure"),
-    [
-        (["ValueError: first", "KeyError: then"], "ValueError: first"),
-        (["ChildFailedError: ", "ValueError: why", "KeyError: later"], "ValueError: why"),
-        (["RuntimeError: [pair.cc:553] Connection closed by peer",
-          "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
-          "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "],
-         "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "failure"), [
+    (["ValueError: first", "KeyError: then"], "ValueError: first"),
+    (["ChildFailedError: ", "ValueError: why", "KeyError: later"], "ValueError: why"),
+    (["RuntimeError: [pair.cc:553] Connection closed by peer",
+      "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+      "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "],
+     "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"),
+])  # fmt: skip
 def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str], failure: str) -> None:
     """Words of launchers, and of ranks whose peer is gone, are effects, whichever is printed first."""
     series = read(lambda text: [Failed(text)], "\n".join([*lines, ""]))

@@ -33,11 +33,9 @@ def test_numbers_beyond_a_float() -> None:
     assert math.isnan(number("loss", "nan"))
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["0", "-1", "1.0", "1e3", "9" * 16, "9" * 5000, ARABIC_FIVE, "", "\x1f 8 ", 0, True, 1.0, 10**15],
-    ids=lambda value: repr(value)[:20],
-)
+@pytest.mark.parametrize("value", [
+    "0", "-1", "1.0", "1e3", "9" * 16, "9" * 5000, ARABIC_FIVE, "", "\x1f 8 ", 0, True, 1.0, 10**15,
+], ids=lambda value: repr(value)[:20])  # fmt: skip
 def test_what_is_no_count(value: object) -> None:
     with pytest.raises(Unreadable, match=r"step is .*, not a whole number >= 1"):
         count("step", value)

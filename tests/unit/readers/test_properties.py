@@ -247,12 +247,10 @@ FAILING = [
 
 
 @pytest.mark.parametrize("name", LOGS)
-@given(
-    failing=st.lists(
-        st.tuples(st.integers(0, 5000), st.sampled_from(FAILING), st.sampled_from([b"\n", b"\r\n", b""])), max_size=6
-    ),
-    completed=st.booleans(),
-)
+@given(failing=st.lists(
+    st.tuples(st.integers(0, 5000), st.sampled_from(FAILING), st.sampled_from([b"\n", b"\r\n", b""])),
+    max_size=6,
+), completed=st.booleans())  # fmt: skip
 def test_words_of_failures_may_be_searched_for_afterwards(
     read: Read, name: str, failing: list[tuple[int, bytes, bytes]], *, completed: bool
 ) -> None:

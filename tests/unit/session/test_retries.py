@@ -105,14 +105,10 @@ def test_a_node_that_was_started_anew_has_failed(tmp_path: Path, watched: Any) -
     assert unharmed.kind == (watched or "rank_died")
 
 
-@pytest.mark.parametrize(
-    ("said", "shown", "lost"),
-    [
-        ("srun: error: Node failure on n2\n", (), ("n2",)), ("", ("n1",), ("n1",)),
-        ("srun: error: Node failure on n9\n", ("n8",), ()), ("", (), ()),
-    ],
-    ids=["mended meanwhile", "shown", "of another job", "not known"],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "shown", "lost"), [
+    ("srun: error: Node failure on n2\n", (), ("n2",)), ("", ("n1",), ("n1",)),
+    ("srun: error: Node failure on n9\n", ("n8",), ()), ("", (), ()),
+], ids=["mended meanwhile", "shown", "of another job", "not known"])  # fmt: skip
 def test_nodes_that_a_run_lost_are_known(
     tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]
 ) -> None:

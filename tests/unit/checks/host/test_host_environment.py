@@ -53,18 +53,12 @@ def test_an_unreadable_file_of_one_variable_is_found(tmp_path: Path) -> None:
 FINE, HINT, BAD = None, Severity.MONITOR, Severity.CONFIGURE
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        (
-            "NCCL_SOCKET_IFNAME",
-            {"eth": FINE, "=eth": BAD, "ens,eth": HINT, "ib": BAD, "^lo": FINE, "^eth,ib,lo": BAD},
-        ),
-        ("GLOO_SOCKET_IFNAME", {"eth0": FINE, "eth": BAD, "eth0,eth1": BAD}),
-        ("NCCL_IB_HCA", {"=mlx5_0:1": FINE, "mlx5_1": BAD}),
-        ("UCX_NET_DEVICES", {"all": FINE, "mlx5_0:1,eth0": FINE, "mlx5_9:1": BAD}),
-    ],
-)
+@pytest.mark.parametrize(("name", "values"), [
+    ("NCCL_SOCKET_IFNAME", {"eth": FINE, "=eth": BAD, "ens,eth": HINT, "ib": BAD, "^lo": FINE, "^eth,ib,lo": BAD}),
+    ("GLOO_SOCKET_IFNAME", {"eth0": FINE, "eth": BAD, "eth0,eth1": BAD}),
+    ("NCCL_IB_HCA", {"=mlx5_0:1": FINE, "mlx5_1": BAD}),
+    ("UCX_NET_DEVICES", {"all": FINE, "mlx5_0:1,eth0": FINE, "mlx5_9:1": BAD}),
+])  # fmt: skip
 def test_devices_by_the_rules_of_their_readers(name: str, values: dict[str, Severity | None]) -> None:
     """One of several prefixes is enough for NCCL; Gloo wants every name. A device that is down is of no use."""
     found = {value: [*find_missing_devices("n", NODE, {("env", name): value})] for value in values}

@@ -44,19 +44,16 @@ def test_software_that_one_node_lacks_is_found_and_what_may_differ_is_ignored(fl
     assert not get_check("software").run(fleet, CheckSettings(options={"ignore": ["enroot"]})).findings
 
 
-@pytest.mark.parametrize(
-    ("torch", "cuda", "driver", "severity", "words"),
-    [
-        ("2.6.0+cu124", "12.4", "12.4", None, ""),
-        ("2.6.0+cu118", "11.8", "12.8", None, ""),
-        ("2.6.0+cu124", "12.4", "11.8", Severity.CONFIGURE, "built for CUDA 12.4, and the driver runs 11.8 at most"),
-        ("2.6.0+cu128", "12.8", "12.2", Severity.MONITOR, "newer than the driver's 12.2"),
-        ("2.6.0+cu1210", "12.10", "12.9", Severity.MONITOR, "newer than the driver's 12.9"),
-        ("2.6.0+cpu", None, "12.2", Severity.CONFIGURE, "PyTorch 2.6.0+cpu is not built for CUDA"),
-        (None, None, "12.2", None, ""),
-        ("2.6.0+cu124", "12.4", None, Severity.CONFIGURE, "libcuda.so.1 is missing"),
-    ],
-)
+@pytest.mark.parametrize(("torch", "cuda", "driver", "severity", "words"), [
+    ("2.6.0+cu124", "12.4", "12.4", None, ""),
+    ("2.6.0+cu118", "11.8", "12.8", None, ""),
+    ("2.6.0+cu124", "12.4", "11.8", Severity.CONFIGURE, "built for CUDA 12.4, and the driver runs 11.8 at most"),
+    ("2.6.0+cu128", "12.8", "12.2", Severity.MONITOR, "newer than the driver's 12.2"),
+    ("2.6.0+cu1210", "12.10", "12.9", Severity.MONITOR, "newer than the driver's 12.9"),
+    ("2.6.0+cpu", None, "12.2", Severity.CONFIGURE, "PyTorch 2.6.0+cpu is not built for CUDA"),
+    (None, None, "12.2", None, ""),
+    ("2.6.0+cu124", "12.4", None, Severity.CONFIGURE, "libcuda.so.1 is missing"),
+])  # fmt: skip
 def test_a_pytorch_that_the_driver_cannot_run(
     torch: str | None, cuda: str | None, driver: str | None, severity: Severity | None, words: str
 ) -> None:

@@ -264,16 +264,13 @@ def with_line(folder: Path, step: int, old: str, new: str) -> None:
     log.write_text("".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("train_step_timing in s: 0.1085", "train_step_timing in s: 0.0985",
-         "the time in seconds of step 39 is 0.0985"),
-        ("reduced_train_loss: 4.072", "reduced_train_loss: 3.072", "the loss of step 39 is 3.072 in its log and 4.07"),
-        ("global_batch_size: 8", "global_batch_size: 9",
-         "the batch of step 39 is 9 in its log and 8 in its event file"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "why"), [
+    ("train_step_timing in s: 0.1085", "train_step_timing in s: 0.0985",
+     "the time in seconds of step 39 is 0.0985"),
+    ("reduced_train_loss: 4.072", "reduced_train_loss: 3.072", "the loss of step 39 is 3.072 in its log and 4.07"),
+    ("global_batch_size: 8", "global_batch_size: 9",
+     "the batch of step 39 is 9 in its log and 8 in its event file"),
+])  # fmt: skip
 def test_a_log_that_its_event_file_contradicts_is_a_doubt(run: Path, old: str, new: str, why: str) -> None:
     assert problem(run) is None
     with_line(run, 38, old, new)

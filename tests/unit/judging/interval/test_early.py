@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pytest_llmbench.judging.interval.early import at_a_look, looks
 from pytest_llmbench.judging.interval.steady import steady_state
 
-PLAN, SKIP = 200, 5
+PLAN, SKIP = 200, 5  # steps of the run, and those of its warm-up
+JUDGED = PLAN - SKIP
 
 
 def noisy(steps: int, shape: Callable[[int], float] = lambda _: 1.0) -> list[float]:
@@ -33,14 +34,14 @@ def test_the_last_look_is_the_whole_plan(plan: int, skip: int) -> None:
 
 def test_a_quiet_run_is_decided_at_a_quarter() -> None:
     """On the fast side where pauses, too seldom to be among so few steps, would not change it."""
-    state = at_a_look(noisy(50), plan=PLAN, skip=SKIP)
+    state = at_a_look(noisy(45), plan=JUDGED)
     assert state.decide(1.06) == "fast_enough"
     assert state.decide(1.02) == "pauses_decide"
     assert state.decide(0.94) == "too_slow"
 
 
 def test_a_look_needs_more_than_the_end() -> None:
-    early, alone = at_a_look(noisy(50), plan=PLAN, skip=SKIP), steady_state(noisy(50), skip=SKIP)
+    early, alone = at_a_look(noisy(45), plan=JUDGED), steady_state(noisy(45))
     assert early.low < alone.low
     assert early.high > alone.high
 
@@ -48,5 +49,5 @@ def test_a_look_needs_more_than_the_end() -> None:
 def test_a_drift_goes_on() -> None:
     """A run that becomes 24 % slower over its plan does not pass by its first quarter."""
     seconds = noisy(PLAN, lambda i: 1 + 0.0012 * i)
-    assert steady_state(seconds[:50], skip=SKIP).decide(1.115) == "fast_enough"
-    assert at_a_look(seconds[:50], plan=PLAN, skip=SKIP).decide(1.115) not in {"fast_enough", "too_slow"}
+    assert steady_state(seconds[SKIP:50]).decide(1.115) == "fast_enough"
+    assert at_a_look(seconds[SKIP:50], plan=JUDGED).decide(1.115) not in {"fast_enough", "too_slow"}

@@ -22,14 +22,11 @@ def test_a_gpu_whose_links_are_all_down(between: str) -> None:
     assert read_links(f"GPU 0: NVIDIA A100 (UUID: GPU-1){between}{words}\n")[0].all_inactive
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "\nDevice does not have or support Nvlink",
-        "\nNVML: Unable to retrieve NVLink information: Not Supported",
-        " NVML: Unable to retrieve NVLink information: Not Supported",
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    "\nDevice does not have or support Nvlink",
+    "\nNVML: Unable to retrieve NVLink information: Not Supported",
+    " NVML: Unable to retrieve NVLink information: Not Supported",
+])  # fmt: skip
 def test_a_gpu_without_nvlink(answer: str) -> None:
     """Drivers have several answers, and some builds print it in the line of the GPU."""
     links = read_links("".join(f"GPU {gpu}: NVIDIA L40S (UUID: GPU-{gpu}){answer}\n" for gpu in range(2)))

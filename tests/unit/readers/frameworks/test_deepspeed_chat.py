@@ -1,6 +1,7 @@
 """DeepSpeed-Chat's log: Lambda's fork and upstream, its three steps."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_step_3_of_upstream(sample: Callable[[str], Path]) -> None:
     assert (series.unread, series.restarted) == (0, None)
 
 
+def test_step_3_on_a_gpu(sample: Callable[[str], Path]) -> None:
+    """Beside an own reading of the log, by a word of each line."""
+    log = sample("logs/deepspeed_chat_step3_one_h200.log")
+    series, words = read_log([log], reader()), log.read_text().split()
+    after = {name: float(words[words.index(name) + 1].removesuffix("s")) for name in ("time:", "Throughput:")}
+    losses = [float(word.partition("|")[0]) for before, word in pairwise(words) if before.endswith("act_loss:")]
+    assert [step.reported["act_loss"] for step in series.steps] == losses
+    assert len(losses) == series.totals["execution_steps"] == 6
+    assert after == {
+        "time:": series.totals["execution_time_s"],
+        "Throughput:": series.totals["throughput_samples_per_s"],
+    }
+    assert (series.completed, series.unread, series.failure) == ("Throughput: 1.0393 samples/sec", 0, None)
+
+
 def test_step_3_of_the_fork(read: Read) -> None:
     """It writes the same in other words; the counts of its two engines are not the run's."""
     series = read(
@@ -159,40 +175,34 @@ def test_ranks_that_crash_after_the_end(read: Read) -> None:
     assert series.bad_ends == ("exits with return code = -11",)
 
 
-@pytest.mark.parametrize(
-    ("text", "items"),
-    [
-        ("node-1 slots=8", []),
-        (f"{HEAD} [launch.py:164:main] dist_world_size=8", [WorldSize(8)]),
-        (CONFIG.format("world_size ................... 8"), [WorldSize(8)]),
-        (CONFIG.format("train_batch_size ............. 192"), [Total("train_batch_size", 192.0)]),
-        ('    "train_batch_size": 192, ', []),
-        ("Execution time: 20.3507 seconds for 100 steps", [Total("execution_time_s", 20.3507), Total("execution_steps",
-                                                                                                     100.0)]),
-        ("Throughput: 943.4550 samples/sec", [Total("throughput_samples_per_s", 943.455),
-                                              Completed("Throughput: 943.4550 samples/sec")]),
-        (LOSS.format(0, 3, 1, 5.0), []),
-        (LOSS.format(0, 3, 0, 5.0), [StepLine(step=4, loss=5.0)]),
-        (SPEED.format(0.5, 8.0), []),
-        ("AssertionError: timer is not started", [Failed("AssertionError: timer is not started")]),
-        (f"{HEAD} [logging.py:96:log_dist] [Rank 0] step=110, skipped=9, lr=[9.9e-11], mom=[(0.9, 0.95)]", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "items"), [
+    ("node-1 slots=8", []),
+    (f"{HEAD} [launch.py:164:main] dist_world_size=8", [WorldSize(8)]),
+    (CONFIG.format("world_size ................... 8"), [WorldSize(8)]),
+    (CONFIG.format("train_batch_size ............. 192"), [Total("train_batch_size", 192.0)]),
+    ('    "train_batch_size": 192, ', []),
+    ("Execution time: 20.3507 seconds for 100 steps", [Total("execution_time_s", 20.3507), Total("execution_steps",
+                                                                                                 100.0)]),
+    ("Throughput: 943.4550 samples/sec", [Total("throughput_samples_per_s", 943.455),
+                                          Completed("Throughput: 943.4550 samples/sec")]),
+    (LOSS.format(0, 3, 1, 5.0), []),
+    (LOSS.format(0, 3, 0, 5.0), [StepLine(step=4, loss=5.0)]),
+    (SPEED.format(0.5, 8.0), []),
+    ("AssertionError: timer is not started", [Failed("AssertionError: timer is not started")]),
+    (f"{HEAD} [logging.py:96:log_dist] [Rank 0] step=110, skipped=9, lr=[9.9e-11], mom=[(0.9, 0.95)]", []),
+])  # fmt: skip
 def test_a_line_by_itself(text: str, items: list[Item]) -> None:
     assert list(reader()(text)) == items
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (TIMER.format(20, "CurrSamplesPerSec=-1.0"), "CurrSamplesPerSec"),
-        (TIMER.format(20, "CurrSampl"), "not all"),
-        (TIMER.format(20, f"CurrSamplesPerSec=96.0, MemA{HEAD} [Rank 0] step=20, skipped=8"), "not all"),
-        (LOSS.format(0, 3, 0, "tensor(5.0)"), "loss"),
-        (LOSS.format(2, 3, 0, 5.0), "step 3 of epoch 2"),
-        ("Epoch: 0 | Step: 1 | PPO Epoch: 1 | Actor Loss: - | Critic Loss: 0.3", "not all"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (TIMER.format(20, "CurrSamplesPerSec=-1.0"), "CurrSamplesPerSec"),
+    (TIMER.format(20, "CurrSampl"), "not all"),
+    (TIMER.format(20, f"CurrSamplesPerSec=96.0, MemA{HEAD} [Rank 0] step=20, skipped=8"), "not all"),
+    (LOSS.format(0, 3, 0, "tensor(5.0)"), "loss"),
+    (LOSS.format(2, 3, 0, 5.0), "step 3 of epoch 2"),
+    ("Epoch: 0 | Step: 1 | PPO Epoch: 1 | Actor Loss: - | Critic Loss: 0.3", "not all"),
+])  # fmt: skip
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         list(reader()(text))

@@ -30,27 +30,19 @@ def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") ->
     return path
 
 
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    readable(
-        [
-            ("opt-350m_1_1xN_batch0001.log", "1node_1xN_opt-350m_bs24_zero0.csv"),
-            ("opt-13b_1_1xN_batch0001.log", "1node_1xN_opt-13b_bs16_zero0.csv"),
-        ],
-        lambda case: f"lambda/{case[0]}",
-    ),
-)
+@pytest.mark.parametrize(("log", "expected"), readable(
+    [("opt-350m_1_1xN_batch0001.log", "1node_1xN_opt-350m_bs24_zero0.csv"),
+     ("opt-13b_1_1xN_batch0001.log", "1node_1xN_opt-13b_bs16_zero0.csv")],
+    lambda case: f"lambda/{case[0]}",
+))  # fmt: skip
 def test_real_logs_give_the_published_file(sample: Callable[[str], Path], log: str, expected: str) -> None:
     assert evaluate([sample(f"lambda/{log}")], 65.0) == sample(f"lambda/{expected}").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "name",
-    readable(
-        ["1xN_opt-350m_bs24_zero0", "1xN_opt-13b_bs16_zero0", "2xN_opt-350m_bs24_zero0"],
-        lambda name: f"lambda/allnodes_{name}.csv",
-    ),
-)
+@pytest.mark.parametrize("name", readable(
+    ["1xN_opt-350m_bs24_zero0", "1xN_opt-13b_bs16_zero0", "2xN_opt-350m_bs24_zero0"],
+    lambda name: f"lambda/allnodes_{name}.csv",
+))  # fmt: skip
 def test_published_files_are_reproduced(sample: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     """Logs that say what the rows say give these rows again, whatever the hosts are called."""
     published = sample(f"lambda/allnodes_{name}.csv").read_bytes()

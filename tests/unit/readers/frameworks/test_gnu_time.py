@@ -10,12 +10,9 @@ from pytest_llmbench.engines.nemo.gnu_time import parse
 from pytest_llmbench.readers.items import Failed, Total
 
 
-@pytest.mark.parametrize(
-    ("words", "seconds"),
-    [
-        ("0:00.00", 0.0), ("2:51.89", 171.89), ("59:59.99", 3599.99), ("1:00:00", 3600.0), ("26:03:04", 93784.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "seconds"), [
+    ("0:00.00", 0.0), ("2:51.89", 171.89), ("59:59.99", 3599.99), ("1:00:00", 3600.0), ("26:03:04", 93784.0),
+])  # fmt: skip
 def test_the_times(words: str, seconds: float) -> None:
     """Below an hour with hundredths, above with hours, which may be more than a day's."""
     text = f"13.39user 53.30system {words}elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k"
@@ -36,31 +33,24 @@ def test_every_time(hundredths: int) -> None:
     assert total.value == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "seconds"),
-    [
-        ("BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024", "begin_training", 1712565181.0),
-        ("END_TRAINING  : Mon Apr  8 09:02:25 UTC 2024", "end_training", 1712566945.0),
-        ("END_TRAINING: Mon Apr  8 09:02:25 AM GMT 2024 ", "end_training", 1712566945.0),
-        ("END_TRAINING: 2024-04-08T11:02:25+02:00", "end_training", 1712566945.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "name", "seconds"), [
+    ("BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024", "begin_training", 1712565181.0),
+    ("END_TRAINING  : Mon Apr  8 09:02:25 UTC 2024", "end_training", 1712566945.0),
+    ("END_TRAINING: Mon Apr  8 09:02:25 AM GMT 2024 ", "end_training", 1712566945.0),
+    ("END_TRAINING: 2024-04-08T11:02:25+02:00", "end_training", 1712566945.0),
+])  # fmt: skip
 def test_dates(text: str, name: str, seconds: float) -> None:
     assert list(parse(text)) == [Total(name, seconds)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "2:51.89elapsed", "13.39user 53.30system 2:61.89elapsed", "13.39user 53.30system 1:75:00elapsed",
-        "13.39user 53.30system 2:51.89", "real 2m51.890s", "BEGIN_TRAINING: ",
-        "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 202", "BEGIN_TRAINING: Mon Apr 31 08:33:01 UTC 2024",
-        "BEGIN_TRAINING: Mon Apr  8 08:33:01 IST 2024", "BEGIN_TRAINING: 2024-04-08 08:33:01",
-        "+ echo 'BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024'",
-        "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024 " + "x" * 70000,
-    ],
-    ids=range(13),
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", "2:51.89elapsed", "13.39user 53.30system 2:61.89elapsed", "13.39user 53.30system 1:75:00elapsed",
+    "13.39user 53.30system 2:51.89", "real 2m51.890s", "BEGIN_TRAINING: ",
+    "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 202", "BEGIN_TRAINING: Mon Apr 31 08:33:01 UTC 2024",
+    "BEGIN_TRAINING: Mon Apr  8 08:33:01 IST 2024", "BEGIN_TRAINING: 2024-04-08 08:33:01",
+    "+ echo 'BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024'",
+    "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024 " + "x" * 70000,
+], ids=range(13))  # fmt: skip
 def test_what_says_nothing(text: str) -> None:
     """Cut off, impossible, of an unknown time zone, or the command that prints it."""
     assert list(parse(text)) == []

@@ -64,15 +64,12 @@ def test_bars_without_ends_of_lines(read: Callable[[Parse, str], StepSeries]) ->
     assert [step.step for step in read(parse, text).steps] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Epoch 0:   0%|          | 0/40 [00:00<?, ?it/s]",
-        "Validation DataLoader 0: 100%|███| 2/2 [00:00<00:00,  7.5it/s]",
-        "[NeMo W 2024-09-17 15:56:52 nemo_logging:349] UserWarning: You called `self.log('global_step', ...)`",
-        "Trainer was signaled to stop but the required `min_epochs=1` has not been met.",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "Epoch 0:   0%|          | 0/40 [00:00<?, ?it/s]",
+    "Validation DataLoader 0: 100%|███| 2/2 [00:00<00:00,  7.5it/s]",
+    "[NeMo W 2024-09-17 15:56:52 nemo_logging:349] UserWarning: You called `self.log('global_step', ...)`",
+    "Trainer was signaled to stop but the required `min_epochs=1` has not been met.",
+])  # fmt: skip
 def test_what_only_looks_alike_says_nothing(text: str) -> None:
     assert list(parse(text)) == []
 
@@ -112,19 +109,15 @@ def test_a_mean_of_batch_sizes_is_no_batch_size() -> None:
     assert step == StepLine(step=10, reported={"global_batch_size": 3.6})
 
 
-@pytest.mark.parametrize(
-    ("text", "item"),
-    [
-        ("All distributed processes registered. Starting with 8 processes", WorldSize(8)),
-        ("Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16", WorldSize(16)),
-        ("`Trainer.fit` stopped: `max_epochs=1` reached.", Completed("`Trainer.fit` stopped: `max_epochs=1` reached.")),
-
-        ("torch.cuda.OutOfMemoryError: CUDA out of memory.",
-         Failed("torch.cuda.OutOfMemoryError: CUDA out of memory.")),
-        ("srun: error: n1: task 3: Exited with exit code 1",
-         Failed("srun: error: n1: task 3: Exited with exit code 1")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "item"), [
+    ("All distributed processes registered. Starting with 8 processes", WorldSize(8)),
+    ("Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16", WorldSize(16)),
+    ("`Trainer.fit` stopped: `max_epochs=1` reached.", Completed("`Trainer.fit` stopped: `max_epochs=1` reached.")),
+    ("torch.cuda.OutOfMemoryError: CUDA out of memory.",
+     Failed("torch.cuda.OutOfMemoryError: CUDA out of memory.")),
+    ("srun: error: n1: task 3: Exited with exit code 1",
+     Failed("srun: error: n1: task 3: Exited with exit code 1")),
+])  # fmt: skip
 def test_what_is_said_of_the_run(text: str, item: Item) -> None:
     assert one(text) == item
 

@@ -169,14 +169,10 @@ def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -
     assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "began", "pending", "explained"),
-    [
-        ("job_cancelled", False, False, True), ("job_cancelled", True, False, False),
-        ("job_cancelled", False, True, False), ("job_timeout", False, False, False),
-    ],
-    ids=["by the watchman", "while it ran", "by a person", "at its limit"],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "began", "pending", "explained"), [
+    ("job_cancelled", False, False, True), ("job_cancelled", True, False, False),
+    ("job_cancelled", False, True, False), ("job_timeout", False, False, False),
+], ids=["by the watchman", "while it ran", "by a person", "at its limit"])  # fmt: skip
 def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
     died: Callable[..., Earlier], tmp_path: Path, kind: Any, began: bool, pending: bool, explained: bool
 ) -> None:
@@ -235,21 +231,14 @@ def test_a_session_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyt
     take_over(Session(id="s", folder=tmp_path / "s"), "local").journal.close()
 
 
-@pytest.mark.parametrize(
-    ("place", "queue", "said"),
-    [
-        (
-            "copy",
-            (["17 (RUNNING)"], ""),
-            r"is a copy of .*/first, where its jobs 17 \(RUNNING\) still write: go on there",
-        ),
-        ("copy", ([], "no answer"), r"where jobs may still write \(no answer\)"),
-        ("copy", ([], ""), ""),
-        ("moved", (["17 (RUNNING)"], ""), ""),
-        ("replaced", (["17 (RUNNING)"], ""), ""),
-        ("first", (["17 (RUNNING)"], ""), ""),
-    ],
-)
+@pytest.mark.parametrize(("place", "queue", "said"), [
+    ("copy", (["17 (RUNNING)"], ""), r"is a copy of .*/first, where its jobs 17 \(RUNNING\) still write: go on there"),
+    ("copy", ([], "no answer"), r"where jobs may still write \(no answer\)"),
+    ("copy", ([], ""), ""),
+    ("moved", (["17 (RUNNING)"], ""), ""),
+    ("replaced", (["17 (RUNNING)"], ""), ""),
+    ("first", (["17 (RUNNING)"], ""), ""),
+])  # fmt: skip
 def test_no_copy_of_a_session_takes_its_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, queue: tuple[list[str], str], said: str
 ) -> None:

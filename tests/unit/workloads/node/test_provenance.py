@@ -106,14 +106,11 @@ def test_the_program_runs_on_old_interpreters() -> None:
     assert found["python"].startswith("3.8."), found
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"python": "/no/such/python"}, "unknown: /no/such/python ended with status 127: bash: line 2: /no/such"),
-        ({"python": "echo"}, "unknown: echo ended with status 0: "),
-        ({"setup": ("exit 7",)}, f"unknown: {sys.executable} ended with status 7: it printed nothing"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"python": "/no/such/python"}, "unknown: /no/such/python ended with status 127: bash: line 2: /no/such"),
+    ({"python": "echo"}, "unknown: echo ended with status 0: "),
+    ({"setup": ("exit 7",)}, f"unknown: {sys.executable} ended with status 7: it printed nothing"),
+])  # fmt: skip
 def test_an_interpreter_that_does_not_answer_is_named(changes: dict[str, Any], words: str) -> None:
     """The rest is said all the same, the variables by what the script starts with."""
     found = facts({"NCCL_DEBUG": "INFO"}, **changes)

@@ -38,16 +38,13 @@ def test_each_launcher_places_a_rank() -> None:
     assert (context.rank, context.world_size) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("shape", "environ"),
-    [
-        pytest.param((2, 4), SLURM, id="fewer_ranks_than_asked"),
-        pytest.param((1, 4), SLURM, id="spread_over_more_nodes"),
-        pytest.param((2, 2), {**SLURM, "SLURM_LOCALID": "2"}, id="crowded_on_one_node"),
-        pytest.param((2, 1), LOCAL, id="local_run_has_one_node"),
-        pytest.param((1, 2), {}, id="no_launcher"),
-    ],
-)
+@pytest.mark.parametrize(("shape", "environ"), [
+    pytest.param((2, 4), SLURM, id="fewer_ranks_than_asked"),
+    pytest.param((1, 4), SLURM, id="spread_over_more_nodes"),
+    pytest.param((2, 2), {**SLURM, "SLURM_LOCALID": "2"}, id="crowded_on_one_node"),
+    pytest.param((2, 1), LOCAL, id="local_run_has_one_node"),
+    pytest.param((1, 2), {}, id="no_launcher"),
+])  # fmt: skip
 def test_a_run_of_another_shape_is_refused(shape: tuple[int, int], environ: dict[str, str]) -> None:
     with pytest.raises(RunError, match=rf"asks for {shape[0]} nodes with {shape[1]} ranks each") as error:
         place(task(*shape), RUN, environ)

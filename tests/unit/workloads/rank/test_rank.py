@@ -132,11 +132,9 @@ def listening() -> set[tuple[str, int]]:
     return {(socket.laddr[0], socket.laddr[1]) for socket in sockets if socket.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.parametrize(
-    ("resolved", "bound"),
-    [("127.0.0.1", {"::", "0.0.0.0"}), ("192.0.2.1", {"::", "0.0.0.0"}), ("", set())],
-    ids=["the machine itself", "not its address", "its address"],
-)
+@pytest.mark.parametrize(("resolved", "bound"), [
+    ("127.0.0.1", {"::", "0.0.0.0"}), ("192.0.2.1", {"::", "0.0.0.0"}), ("", set()),
+], ids=["the machine itself", "not its address", "its address"])  # fmt: skip
 def test_between_nodes_the_address_of_the_name_is_listened_at(
     context: RankContext, monkeypatch: pytest.MonkeyPatch, resolved: str, bound: set[str]
 ) -> None:

@@ -43,25 +43,19 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "qwen": QWEN,
     "experts": {**QWEN, "experts": {"number": 6, "top_k": 2, "feed_forward_size": 16}},
     "more experts than tokens": {**QWEN, "experts": {"number": 40, "top_k": 1, "feed_forward_size": 8}},
-    "all experts, shared ones, a dense layer": {
-        **LLAMA,
-        "activation": "squared_relu",
-        "experts": {"number": 3, "top_k": 3, "feed_forward_size": 8, "shared_size": 10, "dense_layers": 1},
-    },
+    "all experts, shared ones, a dense layer": {**LLAMA, "activation": "squared_relu",
+                                                "experts": {"number": 3, "top_k": 3, "feed_forward_size": 8,
+                                                            "shared_size": 10, "dense_layers": 1}},
     "qkv": {**LLAMA, "biases": "qkv", "tied_embeddings": True, "query_groups": 1},
     "nemotron": {**LLAMA, "norm": "layer_norm", "activation": "squared_relu", "rotary": {"fraction": 0.5}},
     "gelu": {"activation": "gelu", "query_key_norm": True, "head_size": 8},
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        *(changed(keys) for keys in SHAPES.values()),
-        ModelShape(layers=12, hidden_size=768, attention_heads=12, vocab_size=51196),
-    ],
-    ids=[*SHAPES, "opt125m"],
-)
+@pytest.mark.parametrize("shape", [
+    *(changed(keys) for keys in SHAPES.values()),
+    ModelShape(layers=12, hidden_size=768, attention_heads=12, vocab_size=51196),
+], ids=[*SHAPES, "opt125m"])  # fmt: skip
 def test_the_parameter_count_is_the_one_flops_are_computed_from(shape: ModelShape) -> None:
     with torch.device("meta"):
         model = Decoder(shape, 2048, activation_checkpointing=False)
