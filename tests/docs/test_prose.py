@@ -100,11 +100,10 @@ def test_comments_of_scripts_and_texts_of_yaml_are_read(tmp_path: Path) -> None:
     assert found(text, tmp_path, "a.yaml") == [(1, "leftover"), (1, "german"), (3, "is-no"), (6, "is-no")]
 
 
-@pytest.mark.parametrize(
-    ("guide", "missed"),
-    [("You can do it. It works. It ends.", []), ("It works. It ends.", ["with `you`"]),
-     ("You know: it is no number.", ["with `is no ...`"]), ("You do. What it needs is time.", ["that begin with"])],
-)  # fmt: skip
+@pytest.mark.parametrize(("guide", "missed"), [
+    ("You can do it. It works. It ends.", []), ("It works. It ends.", ["with `you`"]),
+    ("You know: it is no number.", ["with `is no ...`"]), ("You do. What it needs is time.", ["that begin with"]),
+])  # fmt: skip
 def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
     page = CHECKOUT / "docs" / "how-to" / "page.md"
     goals = prose.goals(list(prose.sentences(page, 1, guide)))

@@ -102,8 +102,7 @@ class Forked:
         self.args, self.stdout = list(args), stdout
         self.returncode: int | Any = None
         with Path(os.devnull).open() as nothing:
-            streams = (nothing.fileno(), output.fileno(), output.fileno())
-            at = at or address(imported)
+            streams, at = (nothing.fileno(), output.fileno(), output.fileno()), at or address(imported)
             self._server, self.pid = ask(kind, self.args, cwd=cwd, environment=env, streams=streams, at=at)
 
     def poll(self) -> int | None:
