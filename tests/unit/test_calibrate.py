@@ -124,8 +124,7 @@ def test_it_judges_the_next_run(write: Write, tmp_path: Path, capsys: pytest.Cap
     (reference,) = load_system(str(path), []).references["opt125m"]
     for share, holds in ((1.0, True), (1.02, False), (0.8, False)):
         plain = run_of("next", 1.15 * share)
-        record = RunRecord.model_validate(plain)
-        assert (_judged(record) in reference) is holds, share
+        assert (_judged(RunRecord.model_validate(plain)) in reference) is holds, share
 
 
 def _judged(record: RunRecord) -> Quantity:

@@ -68,8 +68,7 @@ def test_a_damaged_record_is_said_and_the_next_one_read(tmp_path: Path) -> None:
     path = write(tmp_path, first, wrong, third)
     read = series(tmp_path)
     assert [(step.step, step.seconds) for step in read.steps] == [(1, 1.0), (3, 3.0)]
-    assert read.unreadable == (f"{path.name}:2: its checksum is wrong",)
-    assert read.unread == 1
+    assert (*read.unreadable, read.unread) == (f"{path.name}:2: its checksum is wrong", 1)
 
 
 def test_a_number_has_its_record_step_and_time(tmp_path: Path) -> None:
