@@ -347,7 +347,7 @@ def main() -> None:
     address, tests = Path(sys.argv[1]), sys.argv[2:]
     if not tests:
         os.chdir("/")
-    warm = importlib.import_module("asking")  # from this folder, which is no place for others to import from
+    warm = importlib.import_module("asking")  # from this folder, which then leaves the path
     del sys.path[0], sys.modules["asking"]
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(address))
