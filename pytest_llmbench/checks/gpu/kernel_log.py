@@ -73,7 +73,7 @@ class Condensed:
         self._lines = 0
 
     def add(self, line: bytes) -> None:
-        """Take the next line of the log, or leave it if it is not about an error."""
+        """Take the next line of the log if it is about an error."""
         self._lines += 1
         if b"Xid" in line or any(word in line for word in _WORDS):
             kind = _kind_of(line)

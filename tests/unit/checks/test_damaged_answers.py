@@ -29,7 +29,7 @@ NO_PRODUCTS = {"side": 8, "factors": "f00d", "precisions": {}, "lacking": {}}
     ("shared_folder", 0, {"read": None}, "mount: Field required"),
     ("jit_cache", 0, {"folders": {"x": {"mount": MOUNT}}}, "folders.x.folder: Field required"),
     ("gpu_inventory", 8, {"smi": SMI}, "smi.text: Field required"),
-    ("gpu_xid", 8, {"smi": {**SMI, "text": ""}, "smi_file": "/x", "kernel_log": {"lines": [5]}}, "nvlink: Field required"),
+    ("gpu_xid", 8, {"smi": {**SMI, "text": ""}, "smi_file": "", "kernel_log": {"lines": 5}}, "nvlink: Field required"),
     ("gpu_nvlink", 8, {"smi": {**SMI, "code": "0"}}, "smi.code: Input should be a valid integer"),
     ("dcgm", 8, {"missing": None, "output": {"command": "dcgmi"}}, "output.code: Field required"),
     ("dcgm", 8, {"missing": None, "output": None}, "all of it: Value error, either `missing` or `output`"),
