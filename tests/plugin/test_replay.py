@@ -131,10 +131,8 @@ def test_each_group_is_a_run_of_its_own(replay: Path, judge: Callable[..., Resul
     facts(replay / "tiny" / "node3", ranks_per_node=2, hosts=["a3"])
     result = judge()
     assert verdicts(result) == {
-        "tiny-group1-learns": "PASS",
-        "tiny-group2-learns": "ERROR",
-        "tiny-group3-learns": "ERROR",
-    }
+        "tiny-group1-learns": "PASS", "tiny-group2-learns": "ERROR", "tiny-group3-learns": "ERROR",
+    }  # fmt: skip
     assert result.record("tiny-group2")["problem"]["kind"] == "no_log"
     assert result.record("tiny-group3")["problem"]["kind"] == "loss_rises"
     assert result.record("tiny-group3")["hosts"] == ["a3"]

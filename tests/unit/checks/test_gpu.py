@@ -168,10 +168,8 @@ def test_the_inventory_is_held_against_the_promise(tmp_path: Path) -> None:
     }  # fmt: skip
     report = get_check("gpu_inventory").run(nodes_of(tmp_path, nodes), CheckSettings())
     assert found_on(report, "other") == {
-        "gpu_model": "CONFIGURE",
-        "gpu_memory": "ISOLATE",
-        "unlike_others": "CONFIGURE",
-    }
+        "gpu_model": "CONFIGURE", "gpu_memory": "ISOLATE", "unlike_others": "CONFIGURE",
+    }  # fmt: skip
     assert found_on(report, "few") == {"gpus_missing": "ISOLATE"}
     assert found_on(report, "lost") == {"gpu_lost": "REBOOT"}
     assert found_on(report, "old") == {"unlike_others": "CONFIGURE"}

@@ -78,11 +78,9 @@ def test_counts_are_in_record_and_report(
         known(record.rank_info[0].training), products=products, activation_checkpointing="full", micro_batch_size=4
     )
     layout = record.recipe.parallelism.model_copy(update={"activation_checkpointing": checkpointing})
-    counted = record.model_copy(
-        update={
-            "rank_info": (record.rank_info[0].model_copy(update={"training": event}), *record.rank_info[1:]),
-            "recipe": record.recipe.model_copy(update={"parallelism": layout}),
-        }
-    )
+    counted = record.model_copy(update={
+        "rank_info": (record.rank_info[0].model_copy(update={"training": event}), *record.rank_info[1:]),
+        "recipe": record.recipe.model_copy(update={"parallelism": layout}),
+    })  # fmt: skip
     assert (counted.trained, counted.work.get("trained")) == (trained, trained)
     assert facts_of_run(counted).get("trained") == trained

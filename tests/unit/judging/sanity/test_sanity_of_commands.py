@@ -150,10 +150,8 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
     means = [Step(step=n, interval=every, seconds=seconds, loss=4 - n / 1e6) for n in range(every, last + 1, every)]
     logged = (first, *means) if every > 1 else (first, means[1].model_copy(update={"interval": 2}), *means[2:])
     run: dict[str, Any] = {
-        "recipe": {"steps": last, "warm_up": {"steps": 1}},
-        "first_apart": True,
-        "log_interval": every,
-    }
+        "recipe": {"steps": last, "warm_up": {"steps": 1}}, "first_apart": True, "log_interval": every,
+    }  # fmt: skip
     took = last * seconds
     assert first_problem(evidence(logged, **run, wall_s=took)) is None
     problem = first_problem(evidence(logged, **run, wall_s=max(took - 5.1, took * 0.99 - 5.0)))

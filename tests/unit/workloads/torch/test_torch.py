@@ -30,15 +30,11 @@ def two_ranks(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.Temp
     return {
         "whole": _run(fork, make_recipe(), tmp_path_factory.mktemp("whole")),
         "sharded": _run(fork, make_recipe(parallelism=SHARDED), tmp_path_factory.mktemp("sharded")),
-        "sharded_in_parts": _run(
-            fork, make_recipe(parallelism=SHARDED, micro_batch_size=1), tmp_path_factory.mktemp("in_parts")
-        ),
-        "kept_in_parts": _run(
-            fork,
-            make_recipe(parallelism={"sharding": "gradients"}, micro_batch_size=1),
-            tmp_path_factory.mktemp("kept"),
-        ),
-    }
+        "sharded_in_parts": _run(fork, make_recipe(parallelism=SHARDED, micro_batch_size=1),
+                                 tmp_path_factory.mktemp("in_parts")),
+        "kept_in_parts": _run(fork, make_recipe(parallelism={"sharding": "gradients"}, micro_batch_size=1),
+                              tmp_path_factory.mktemp("kept")),
+    }  # fmt: skip
 
 
 def _run(fork: Fork, recipe: Recipe, folder: Path, ranks: int = 2) -> StepSeries:
