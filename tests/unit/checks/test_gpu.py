@@ -69,9 +69,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_bad_node_is_found_no_good_one_and_one_that_cannot_be_judged_is_not_fit(
-    reports: dict[str, Report], name: str
-) -> None:
+def test_bad_nodes_are_found_good_ones_not_and_one_unjudged_is_unfit(reports: dict[str, Report], name: str) -> None:
     """The evidence is plain and small."""
     report = reports[name]
     assert found_on(report, "bad") == FOUND[name]

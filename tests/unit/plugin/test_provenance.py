@@ -70,9 +70,7 @@ FP8 = "7 of 8 linear layers of the blocks in fp8; 1 of 8 linear layers of the bl
     ({"fp8": 7, "bf16": 1}, "none", f"{FP8}; embedding and output layer in bf16"),
     (None, "auto", "recomputed: full; 4 sequences in each micro batch"),
 ])  # fmt: skip
-def test_counts_are_in_record_and_report(
-    products: dict[str, int] | None, checkpointing: Any, trained: str | None
-) -> None:
+def test_counts_are_recorded_and_told(products: dict[str, int] | None, checkpointing: Any, trained: str | None) -> None:
     record = RunRecord.read(REAL)
     event = replace(
         known(record.rank_info[0].training), products=products, activation_checkpointing="full", micro_batch_size=4

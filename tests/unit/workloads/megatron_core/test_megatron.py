@@ -223,9 +223,7 @@ def test_phases_follow_the_schedule(pipeline: Path) -> None:
 
 
 @pytest.mark.parametrize(("plain", "other"), [("rope", "rope_in_stages"), ("kept", "recomputed")])
-def test_positions_and_dropout_are_the_same_in_every_layout(
-    trained: Trained, by_torch: StepSeries, plain: str, other: str
-) -> None:
+def test_positions_and_dropout_are_always_alike(trained: Trained, by_torch: StepSeries, plain: str, other: str) -> None:
     """Rotary positions train another model than learned ones, and the same on one rank or two stages.
 
     Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part.
