@@ -143,7 +143,8 @@ def _gpus(name: str, text: str, told: str, *checks: str) -> Subject:
         kept, times = zip(*errors.lines(), strict=True) if errors.lines() else ((), ())
         whole = bool(lines) and "Linux version" in lines[0]
         log = {"source": "dmesg", "whole": whole, "refused": [], "lines": kept, "times": times}
-        return {"smi": {**output, "path": str(xml)}, "nvlink": {**output, "text": said["links"]}, "kernel_log": log}
+        smi, links = {**output, "text": ""}, {**output, "text": said["links"]}
+        return {"smi": smi, "smi_file": str(xml), "nvlink": links, "kernel_log": log}
 
     site = Site(system="mutations", nodes=1, gpus_per_node=2, gpu_model="H100 80GB HBM3", gpu_memory_gib=80)
     judge = Checks(checks=tuple(map(get_check, checks)), site=site, answer=answer, options={})

@@ -25,7 +25,7 @@ NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared
 
 
 def make_finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:
-    """A finding without a number."""
+    """A finding in words alone."""
     return Finding(host=host, subject=subject, kind=kind, severity=severity, message=message, action=action)
 
 
@@ -118,7 +118,7 @@ class Bounds:
         return tuple(bound for bound in self.references if applies(bound, whole, self._system, device))
 
     def unmeasured(self, readings: Iterable[Reading], device: str | None, nodes: int, gpus: int) -> Iterator[str]:
-        """Yield the references for these nodes and GPUs that ask for a statistic without a reading."""
+        """Yield the references for these nodes and GPUs whose statistic is missing among the readings."""
         measured = {reading.statistic for reading in readings}
         for bound in self.applicable(device, nodes, gpus):
             if bound.statistic not in measured:

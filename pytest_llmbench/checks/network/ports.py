@@ -27,7 +27,7 @@ def add_ports(
     """A report with the rate of each port that carries collectives; a port counts as its best pair does.
 
     EFA has other programs. A measurement that fails is a note: firewalls and limits of memory may refuse it. A node
-    without any rate is unjudged if a reference asks for one.
+    is unjudged if a reference asks for a rate that it lacks.
     """
     ports = _choose_ports(machines, hosts)
     best, failed = _measure(check, fleet, ports) if len(ports) > 1 else ({}, {})

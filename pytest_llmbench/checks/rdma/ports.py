@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pytest_llmbench.checks.answers import read_per_host
+from pytest_llmbench.checks.answers import read_per_host, skip_all
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.findings import FindingMaker, make_finding
 from pytest_llmbench.checks.machine import ask_machines, machine_probe
@@ -303,8 +303,8 @@ class _Rdma(CheckDefaults):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options = options_of(self, settings, RdmaOptions)
         nodes, unjudged = ask_machines(fleet, options.sysfs)
-        if not unjudged and not any(node.ports or node.driverless for node in nodes.values()):
-            return Report(skip=_NO_RDMA)
+        if not any(node.ports or node.driverless for node in nodes.values()):
+            return skip_all(_NO_RDMA, nodes, unjudged)
         return self.report(fleet, options, options.select(nodes), unjudged)
 
     @abstractmethod

@@ -72,8 +72,7 @@ def test_a_conftest_may_load_the_plugin(user: UserFolder) -> None:
     user.recipe()
     user.env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     (user.path / "conftest.py").write_text('pytest_plugins = ["pytest_llmbench.plugin"]\n')
-    result = user.run("-k", "tiny", "--cluster", "local", "--llmbench-scale", "full", code=0)
-    assert "1 passed" in result.text
+    assert "1 passed" in user.run("-k", "tiny", "--cluster", "local", "--llmbench-scale", "full", code=0).text
 
 
 @pytest.fixture

@@ -51,8 +51,7 @@ def test_clauses_that_were_not_judged(user: UserFolder, distribution: str) -> No
 def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(MET)
-    result = user.run("--llmbench-require", "contract.yaml", distribution, code=0)
-    assert "1  PASS  test_it[small]" in result.text
+    assert "1  PASS  test_it[small]" in user.run("--llmbench-require", "contract.yaml", distribution, code=0).text
 
 
 def test_a_test_behind_the_first_failure(user: UserFolder) -> None:

@@ -31,8 +31,7 @@ def test_a_user_whose_name_is_not_utf_8(user: UserFolder) -> None:
     """It is spelled out in the records."""
     user.recipe()
     user.env |= {"USER": "m\udce9ller", "LOGNAME": "m\udce9ller"}
-    result = user.run("--cluster", "local", "-n0", timeout_s=60, code=0)
-    assert "1 passed" in result.text
+    assert "1 passed" in user.run("--cluster", "local", "-n0", timeout_s=60, code=0).text
 
 
 @pytest.mark.parametrize("name", ["r\udce9sultats", "a\\b", "a\nb"])

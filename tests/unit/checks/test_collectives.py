@@ -74,8 +74,7 @@ def test_other_options_are_another_measurement() -> None:
 
 def test_one_rank_is_no_collective(tmp_path: Path) -> None:
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
-    report = get_check("all_reduce").run(fleet, CheckSettings())
-    assert report.skip is not None
+    assert get_check("all_reduce").run(fleet, CheckSettings()).skip is not None
     assert not fleet.asked
 
 
@@ -245,8 +244,7 @@ def test_several_nodes_are_one_measurement(theirs: Theirs) -> None:
 def test_nccl_tests_need_gpus_and_a_place(tmp_path: Path) -> None:
     """Without GPUs it has no meaning; without its folder, or in a container, it is a mistake in the system's file."""
     settings, check = CheckSettings(options={"backend": "nccl_tests"}), get_check("all_reduce")
-    skipped = check.run(ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path), settings)
-    assert skipped.skip is not None
+    assert check.run(ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path), settings).skip is not None
     inside = Environment(root="/opt", container=Container(runtime="pyxis", image="image"))
     for environments, why in (({}, "name the folder of its programs"), ({"nccl_tests": inside}, "container")):
         site = Site(system="test", nodes=1, gpus_per_node=4, environments=environments)

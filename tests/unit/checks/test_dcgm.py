@@ -255,8 +255,7 @@ def test_one_bad_node_of_two_is_named(nodes: Callable[..., ProcessFleet]) -> Non
     assert [(finding.host, finding.subject) for finding in report.findings] == [("n2", "GPU 1")]
     assert (verdict(report, "n1"), verdict(report, "n2")) == (Verdict.PASS, Verdict.FAIL)
     evidence = report.evidence["nodes"]
-    assert evidence["n1"]["version"] == "3.3.9"
-    assert evidence["n1"]["stderr"] == ""
+    assert (evidence["n1"]["version"], evidence["n1"]["stderr"]) == ("3.3.9", "")
     assert evidence["n1"]["command"] == (
         "dcgmi diag -r 3 -p 'pcie.is_allowed=true;memory.l1cache_size_kb_per_sm=192' --host localhost -j"
     )

@@ -140,7 +140,7 @@ def test_all_is_well() -> None:
         count[each.statistic] += 1
         assert get_check("pairs").statistics[each.statistic] == each.unit
     assert count == {"pair_busbw": 6, "pair_busbw_median": 4, "pair_latency_median": 4, "group_busbw": 1}
-    assert report.evidence["pair_runs"] == 6
+    assert report.evidence["pairs"] == 6
     assert report.notes == (
         "no reference for pair_busbw: nodes are compared with each other alone",
         "no reference for group_busbw of 4 nodes: all of them together only have to work",
@@ -217,7 +217,7 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
     report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),))
     assert told(report) == [("n6", "slow_node")]
     assert report.findings[0].message.endswith(" 2 GB/s")
-    assert report.evidence["group_runs"] <= 4 * 4 + 2
+    assert len(report.evidence["bisection"]) <= 4 * 4 + 2
     alone = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False)
     assert not alone.findings
     assert alone.unjudged == dict.fromkeys(names(16), "a reference asks for group_busbw, which was not measured")

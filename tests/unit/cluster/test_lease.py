@@ -114,5 +114,4 @@ def test_replays_are_found_by_recipe() -> None:
     choices = ReplayChoices({"a": first, "a-repeat2": first.repeated(2)})
     assert choices.of("a") == [first, first.repeated(2)]
     assert choices.of("b-repeat2") == []
-    assert choices.names == ["a"]
-    assert choices["a-repeat2"].series == "a"
+    assert (choices.names, choices["a-repeat2"].series) == (["a"], "a")

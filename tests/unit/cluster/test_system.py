@@ -52,8 +52,7 @@ def test_every_shipped_system_is_found_by_its_name() -> None:
     names = ["H200", "JUWELS_Booster", "Lambda_8xH100", "ND96amsr_A100_v4", "p4de.24xlarge"]
     for name in names:
         system = load_system(name, [shipped("systems")])
-        assert system.name == name
-        assert system.cluster == "slurm"
+        assert (system.name, system.cluster) == (name, "slurm")
         assert system.gpu is not None
         assert system.gpu.peak_tflops["bf16"] > system.gpu.peak_tflops["fp32"]
         assert system.gpu.source

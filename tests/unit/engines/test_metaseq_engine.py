@@ -119,8 +119,7 @@ def test_smoke_runs_the_training_program_on_every_rank() -> None:
     assert found.launcher == "torchrun"
     assert found.argv[:4] == ("-m", "pytest_llmbench.workloads.cuda_on_cpu", "-m", "metaseq.cli.train")
     given = dict(zip(found.argv, found.argv[1:], strict=False))
-    assert given["--distributed-world-size"] == "2"
-    assert given["--model-parallel-size"] == "2"
+    assert (given["--distributed-world-size"], given["--model-parallel-size"]) == ("2", "2")
     # One copy of the model makes two forward passes of 4 for the 8 sequences of an update.
     assert (given["--batch-size"], given["--update-freq"]) == ("4", "2")
     assert given["--adam-betas"] == "(0.9, 0.95)"

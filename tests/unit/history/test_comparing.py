@@ -136,8 +136,7 @@ def test_runs_on_processors_wait_for_a_history(history: History) -> None:
     fleet = Fleet("c", 1, between=0.002)
     for day in range(3):
         records = {k: r.model_copy(update={"gpus": 0, "device": "cpu"}) for k, r in fleet.session(day).items()}
-        told = one(history, records[fleet.recipes[0]])
-        assert told.verdict == ("SKIP" if day == 0 else "INCONCLUSIVE")
+        assert one(history, records[fleet.recipes[0]]).verdict == ("SKIP" if day == 0 else "INCONCLUSIVE")
         keep(history, records)
     slower = fleet.session(3, {fleet.recipes[0]: 0.2})[fleet.recipes[0]]
     assert one(history, slower.model_copy(update={"gpus": 0, "device": "cpu"})).verdict == "FAIL"
@@ -170,8 +169,7 @@ def test_the_direction_decides(better: Any, after: float, regressed: bool | None
 
 
 def test_a_wide_interval_decides_nothing() -> None:
-    told = change([row(100.0, half=0.1)], row(100.0, half=0.1))
-    assert told.regressed is None
+    assert change([row(100.0, half=0.1)], row(100.0, half=0.1)).regressed is None
     wide = change([row(5.0, "lower", 0.9)], row(5.2, "lower", 2.0))
     assert wide.low is not None
     assert wide.low > -1.0
@@ -190,8 +188,7 @@ def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: i
 def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, half=0.2 if i == 7 else 0.003) for i, value in enumerate(past)]
-    told = change(before, row(98.2), past=before)
-    assert told.regressed
+    assert change(before, row(98.2), past=before).regressed
 
 
 @pytest.mark.parametrize(("after", "scatter", "regressed"), [

@@ -233,6 +233,14 @@ EDITS = {
     "a node to avoid": (attempt(before=True, lost_nodes=["n1"]),
                         "n1 was lost under tiny before, and is not in avoided_nodes"),
     "a fault asked": (asked_for_a_fault, "made_by.command: .*--llmbench-simulate=tcp, but simulated is None"),
+    "a check less": (
+        plain("session.json", lambda plan: plan.update(checks=["memory"])),
+        "journal: it has disk, which session.json lacks",
+    ),
+    "a test less": (
+        plain("session.json", lambda plan: plan["tests"].pop()),
+        r"journal: it has test_user.py::test_own\[tiny\], which session.json lacks",
+    ),
     "nobody": (changed("began", session=RECORDED.name), "journal: it says who began .* and the record not who made it"),
     "3 GiB": (lambda session: os.truncate(session / "journal", 3 << 30), "journal: it is damaged"),
 }  # fmt: skip

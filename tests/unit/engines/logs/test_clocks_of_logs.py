@@ -87,8 +87,7 @@ def test_lambdas_execution_time_covers_its_lines(tmp_path: Path, log: TrueLog, s
     shorter = share * float(seconds)
     text = text.replace(f"Execution time: {seconds} ", f"Execution time: {shorter:.4f} ")
     text = re.sub(r"Throughput: [\d.]+", f"Throughput: {sequences / shorter:.4f}", text)
-    problem = known(log.problem(tmp_path, text))
-    assert "s passed by the lines' times, and" in problem.message
+    assert "s passed by the lines' times, and" in known(log.problem(tmp_path, text)).message
 
 
 @pytest.mark.parametrize(("share", "sane"), [(1.0, True), (0.2, False)])

@@ -109,8 +109,7 @@ def test_steps_that_are_skipped_before_the_judged_ones_are_none_of_them(tmp_path
 def test_deepspeed_says_how_many_steps_were_skipped(tmp_path: Path) -> None:
     damaged, count = re.subn(r"(step=110, skipped=)9\b", r"\g<1>60", LAMBDA_350M.text())
     assert count == 1
-    problem = known(LAMBDA_350M.problem(tmp_path, damaged))
-    assert "52 of 100 judged steps were skipped" in problem.message
+    assert "52 of 100 judged steps were skipped" in known(LAMBDA_350M.problem(tmp_path, damaged)).message
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,7 @@ def test_a_slow_start_that_was_not_judged_is_no_cause(make_run: MakeRun) -> None
 
 def test_a_verdict_that_is_only_open_needs_no_cause(make_run: MakeRun) -> None:
     """Steps that are alike, by a threshold that is their speed: nothing is wrong with the run."""
-    record = make_run(alike(), transfer_s=0.005)
-    assert find_cause(record, 0.1, by_interval=True, decided=False) is None
+    assert find_cause(make_run(alike(), transfer_s=0.005), 0.1, by_interval=True, decided=False) is None
 
 
 def test_evidence_that_does_not_tell_is_said(make_run: MakeRun) -> None:
@@ -124,8 +123,7 @@ def test_evidence_that_does_not_tell_is_said(make_run: MakeRun) -> None:
 def test_a_missing_rank_is_not_compared(make_run: MakeRun) -> None:
     """A rank without a log may be the straggler: none of the others is named."""
     ranks = [rank(0, {"forward": 0.055}, 0.1, 0.0), rank(1, {"forward": 0.095}, 0.1, 1.0)]
-    record = make_run(ranks, transfer_s=0.005).model_copy(update={"ranks": 3})
-    assert cause(record).rank is None
+    assert cause(make_run(ranks, transfer_s=0.005).model_copy(update={"ranks": 3})).rank is None
 
 
 def test_a_rank_that_is_slow_now_and_then_is_not_the_straggler(make_run: MakeRun) -> None:

@@ -118,7 +118,7 @@ def test_a_good_run_passes(good: Evidence) -> None:
     (evidence(steps(grad_norm=math.inf)), "not_finite", "grad norm is inf at step 12"),
     (evidence(tuple(s.model_copy(update={"loss": s.step / 10}) for s in steps())), "loss_rises", "the loss rose"),
     (evidence(wall_s=6.0), "implausible", "the steps add up to 12 s, but the run took 6 s"),
-    (evidence(steps(seconds=0.0)), "implausible", "a step took no time at all"),
+    (evidence(steps(seconds=0.0)), "implausible", "step 12 took 0 s"),
     (evidence(doubts=("it says two things",)), "implausible", "it says two things"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(bad: Evidence, kind: str, said: str) -> None:
@@ -147,7 +147,7 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
     """The first step may have a line of its own beside the mean that it is part of."""
     last = every * lines
     first = Step(step=1, interval=1, seconds=seconds, loss=5.0)
-    means = [Step(step=n, interval=every, seconds=seconds, loss=4.0) for n in range(every, last + 1, every)]
+    means = [Step(step=n, interval=every, seconds=seconds, loss=4 - n / 1e6) for n in range(every, last + 1, every)]
     logged = (first, *means) if every > 1 else (first, means[1].model_copy(update={"interval": 2}), *means[2:])
     run: dict[str, Any] = {
         "recipe": {"steps": last, "warm_up": {"steps": 1}},
@@ -175,6 +175,13 @@ def test_a_log_in_which_nothing_moves_is_no_training(changes: dict[str, float], 
     few = tuple(step.model_copy(update=changes) if step.step < 3 else step for step in lines)
     moved = tuple(s.model_copy(update={"loss": 5.0 - s.step / 100}) if s.step > 2 else s for s in few)
     assert first_problem(evidence(tuple(s.model_copy(update={"grad_norm": 1.0}) for s in moved))) is None
+
+
+@pytest.mark.parametrize(("moving", "told"), [(1, "its loss is 4.5 in 39 of 40 steps, one after the other"), (25, "")])
+def test_a_loss_that_stands_still_from_some_step_on_is_no_training(moving: int, told: str) -> None:
+    problem = first_problem(curve([*FALLING[:moving], *[4.5 if told else FALLING[moving]] * (40 - moving)]))
+    assert (problem.message if problem else "").startswith(told)
+    assert problem is None or problem.kind == "no_training"
 
 
 def curve(

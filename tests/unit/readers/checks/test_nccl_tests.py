@@ -249,8 +249,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = standin.install(tmp_path_factory.mktemp("nccl-tests"), "reduce_scatter")
     file = folder / "result.json"
     command = [str(folder / "reduce_scatter_perf"), "-g", "4", "-b", "64", "-e", "4194304", "-f", "4", "-J", str(file)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout, file.read_text()
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout, file.read_text()
 
 
 def test_the_file_says_what_was_printed_with_all_digits(written: tuple[str, str]) -> None:
@@ -330,8 +329,7 @@ json_values = st.recursive(
     json_values,
 ))  # fmt: skip
 def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
-    curve = read_nccl_tests_json(json.dumps(data))
-    assert curve.points == ()
+    assert read_nccl_tests_json(json.dumps(data)).points == ()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from pytest_llmbench.session.journal.earlier import (
     Earlier,
     describe_dead_session,
     processes_of,
+    put_aside,
     session_to_resume,
     take_over,
 )
@@ -185,11 +186,11 @@ def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
 
 
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    earlier = died()
-    earlier.put_aside("tiny")
-    earlier.put_aside("tiny")  # nothing is left
+    session = died().session
+    put_aside(session, session.run_folder("tiny"))
+    put_aside(session, session.run_folder("tiny"))  # nothing is left
     (tmp_path / "s" / "runs" / "tiny").mkdir()
-    earlier.put_aside("tiny")
+    put_aside(session, session.run_folder("tiny"))
     assert sorted(path.name for path in (tmp_path / "s" / "superseded").iterdir()) == ["tiny.1", "tiny.2"]
 
 
