@@ -259,7 +259,7 @@ def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
 def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 runs that get as little as each of 2,000 does have a tenth of it."""
     folder, of = tmp_path / "s", 200 / 2_000
-    for name in ("_ALL_POINTS", "_ALL_TEXT", "_ALL_STEP_LOGS", "_MOST_WHOLE"):
+    for name in ("_ALL_POINTS", "_ALL_TEXT", "_MOST_WHOLE"):
         monkeypatch.setattr(sections, name, int(getattr(sections, name) * of))
     write_large(folder, 200, 100)
     path = write_page(folder)
