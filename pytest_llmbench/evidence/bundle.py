@@ -16,7 +16,7 @@ from securesystemslib.signer import CryptoSigner, Key
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.files import make_folder, open_regular
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.evidence import archive
 from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
@@ -92,7 +92,7 @@ def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iter
     bundle, ConfigError if its file cannot be read, and OSError without space to unpack it.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError as error:
         raise ConfigError(f"{path}: the bundle cannot be read: {error.strerror}") from error
     with file, tempfile.TemporaryDirectory(prefix="llmbench-bundle-") as folder:

@@ -9,7 +9,7 @@ from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import bounds_for_people, for_people, listed
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "energy", "threshold", "verdict", "reference")
-_VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
+_VERDICTS = ("FAIL", "ERROR", "INCOMPLETE", "INCONCLUSIVE", "XFAIL", "SKIP", "PASS")
 # Shown for a check that passes without a bound on its measured values.
 NO_BOUND = "no bound"
 # Properties of a run that are under its first test.

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,7 +190,8 @@ def _row(properties: Mapping[str, Any]) -> VerdictRow:
         statistic, _, measured = first.partition(" ")
     between, shares = "", _shares(texts)
     if texts.keys() >= {"low", "high"}:
-        between = interval(float(texts["low"]), float(texts["high"]), unit)
+        with suppress(ValueError):  # a damaged file of verdicts
+            between = interval(float(texts["low"]), float(texts["high"]), unit)
     same = ("test", "hosts", "reference", "cause", "energy")
     return VerdictRow(
         **{"test": "", **{name: texts[name] for name in same if name in texts}},

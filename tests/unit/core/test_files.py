@@ -237,6 +237,7 @@ def bomb(level: str) -> str:
         ("x: [{y: {a: 1, a: 1}}]", "line 1, column 16: key 'a' is given twice"),
         ("limit: 1:30:00", '1:30:00 without quotes is a number to base 60; write "1:30:00"'),
         ("x: [1:30.5]", "1:30.5 without quotes is a number to base 60"),
+        ("limit: 030", '030 without quotes is a number to base 8; write "030"'),
         ("- a\n- b", "expected a mapping of keys, found list"),
         ("", "expected a mapping of keys, found NoneType"),
         ("words", "expected a mapping of keys, found str"),
@@ -261,7 +262,7 @@ def bomb(level: str) -> str:
     ],
 )
 def test_what_is_no_plain_mapping_is_refused(read: Read, text: str | bytes, message: str) -> None:
-    """Not YAML, not UTF-8, not a mapping, a key twice, a number to base 60: one error that names the file."""
+    """Not YAML, not UTF-8, not a mapping, a key twice, a number to base 60 or 8: one error that names the file."""
     with pytest.raises(ConfigError, match=message) as error:
         read(text)
     assert "file.yaml: " in str(error.value)

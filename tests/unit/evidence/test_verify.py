@@ -1,6 +1,7 @@
 """What a record says and its logs do not is found, by whomever it was signed."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,16 @@ from tests.unit.evidence.conftest import KEY, Evidence
 
 RECORD = "runs/tiny/record.json"
 LOG = "runs/tiny/steps/rank-00001.jsonl"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(evidence: Evidence, tmp_path: Path) -> None:
+    """In the place of a bundle, and of a task whose secrets are looked for."""
+    os.mkfifo(tmp_path / "bundle")
+    with pytest.raises(ConfigError, match="the bundle cannot be read: it is not a regular file"):
+        verify(tmp_path / "bundle", [KEY.public_key])
+    (evidence.folder / "runs/tiny/task.json").unlink()
+    os.mkfifo(evidence.folder / "runs/tiny/task.json")
+    assert "not in the bundle: runs/tiny/task.json: no regular file" in evidence.verified().lines()
 
 
 def test_an_honest_session_is_verified(evidence: Evidence) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.reporting.table import render, render_health
 
 PASSED = {
@@ -72,7 +73,7 @@ def test_the_nodes_of_each_run_are_told() -> None:
 
 
 ROWS = st.fixed_dictionaries(
-    {"verdict": st.sampled_from(["PASS", "FAIL", "ERROR", "SKIP"])},
+    {"verdict": st.sampled_from([*map(str, Verdict)])},
     optional={
         "run": st.text("abc", max_size=12), "nodes": st.integers(1, 4096), "statistic": st.text("abc", max_size=12),
         "threshold": st.text("abc", max_size=12), "reason": st.text("abc ", max_size=300),
@@ -111,6 +112,14 @@ def test_a_check_has_a_line_and_the_same_reason_is_told_once() -> None:
 def test_a_check_of_all_nodes_shows_what_it_measured() -> None:
     rows = [row("all_reduce", "", "PASS", nodes=8, measured="busbw_8GiB 235 GB/s")]
     assert [line for _, line in render_health(rows, 80)][1] == "all_reduce  PASS     8      busbw_8GiB 235 GB/s"
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_every_verdict_on_a_check_is_shown(verdict: Verdict) -> None:
+    """A test of a user's own on a check may be INCONCLUSIVE."""
+    lines = [line for _, line in render_health([row("limits", "n1", str(verdict), reason="why")], 80)]
+    assert lines[1].split() == ["limits", str(verdict), "1"]
+    assert (f"{verdict} limits on n1: why" in lines) is (verdict is not Verdict.PASS)
 
 
 def test_what_is_true_of_many_checks_is_told_once() -> None:

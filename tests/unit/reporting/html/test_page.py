@@ -18,6 +18,7 @@ from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import open_history
 from pytest_llmbench.reporting.html import sections
+from pytest_llmbench.reporting.html.drawing import frame_of
 from pytest_llmbench.reporting.html.figures import check_figures, step_figures
 from pytest_llmbench.reporting.html.trend import trend_figures
 from pytest_llmbench.session.folder import newest
@@ -158,6 +159,23 @@ def test_the_figure_has_the_interval_of_the_verdict(tmp_path: Path) -> None:
     ):
         _, throughput, *_ = step_figures(run.model_copy(update={"judgements": (judgement,)}), 1000)
         assert words in throughput.caption
+
+
+def test_numbers_beyond_every_axis_are_a_figure_or_none() -> None:
+    """A damaged record may have them."""
+    run = run_record(Path("s"), "opt125m", 1)
+    for change in ({"seconds": 1e-320}, {"loss": -1.7e308}):
+        steps = (run.steps[0].model_copy(update=change), *run.steps[1:])
+        steps = (*steps[:-1], steps[-1].model_copy(update={"loss": 1.7e308}))
+        assert len([frame_of(figure) for figure in step_figures(run.model_copy(update={"steps": steps}), 1000)]) == 3
+
+
+def test_a_damaged_interval_is_left_out(session: Path) -> None:
+    path, rows = session / layout.VERDICTS, Page(write_page(session)).rows
+    verdicts = json.loads(path.read_text())
+    verdicts["tests"][0] |= {"low": "x", "high": 1.0}
+    path.write_text(json.dumps(verdicts))
+    assert Page(write_page(session)).rows == rows
 
 
 def hostile(record: RunRecord) -> RunRecord:
