@@ -36,10 +36,10 @@ _MOST_SHOWN = 10
 def make_bundle(
     folder: Path, target: Path, signer: CryptoSigner | None, harmless_files: Collection[str] = ()
 ) -> RecordedSession:
-    """Write the bundle of a session to `target`, as soon as it is whole. The same folder and key give the same bytes.
+    """Write the bundle of a session to `target`, in one step. The same folder and key give the same bytes.
 
-    Without a signer it has no signature. `harmless_files` are files, as they are named in the bundle, that look as if
-    they had a secret in them and have none. Raises ConfigError if the folder is not a session's, still changes, or has
+    Without a signer it has no signature. `harmless_files` are the names, in the bundle, of files without a secret that
+    look as if they had one. Raises ConfigError if the folder is not a session's, still changes, or has
     a secret in it, and OSError if a file cannot be read or written.
     """
     session = read_session(folder)

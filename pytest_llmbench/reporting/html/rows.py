@@ -148,7 +148,7 @@ def interval(low: float, high: float, unit: str) -> str:
 
 
 def _shares(texts: Mapping[str, str]) -> list[float]:
-    """The measured number and the ends of its interval, as shares of the bound that it is closest to miss."""
+    """The measured number and the ends of its interval, as shares of the bound that it is closest to missing."""
     found = []
     try:
         numbers = [

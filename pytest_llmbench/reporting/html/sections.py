@@ -153,7 +153,7 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
             continue
         brief = len(session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
         by_rank = () if brief else rank_figures(record)
-        # The recipe at the end of the page has it for further runs.
+        # For further runs, the recipe at the end of the page says it.
         work = {"work": "; ".join(record.work.values())} if place < _MOST_ELEMENTS else {}
         yield replace(
             section,

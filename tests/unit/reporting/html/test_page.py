@@ -1,7 +1,6 @@
 """The HTML report: every declared test has its verdict on it, whatever is missing, damaged or hostile."""
 
 import json
-import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from pytest_llmbench.reporting.html import sections
 from pytest_llmbench.reporting.html.drawing import frame_of
 from pytest_llmbench.reporting.html.figures import check_figures, step_figures
 from pytest_llmbench.reporting.html.trend import trend_figures
-from pytest_llmbench.session.folder import newest
 from tests.support.recorded import (
     broken_run,
     check_records,
@@ -245,15 +243,6 @@ def test_a_verdict_that_contradicts_its_record_is_told(session: Path) -> None:
     page = Page(write_page(session))
     assert "but its record says FAIL" in page.text
     assert len(page.rows) == declared(session)
-
-
-def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None:
-    """The order of names would have `nightly` after each session that has only its id."""
-    for at, name in enumerate(("nightly", "20261125-120000-abcdef")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / layout.PLAN).write_text("{}")
-        os.utime(tmp_path / name / layout.PLAN, (at, at))
-    assert newest(tmp_path).name == "20261125-120000-abcdef"
 
 
 def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
