@@ -17,7 +17,7 @@ from pytest_llmbench.core.wire import layout
 PRIVATE = 0o600
 _LARGEST = 512 << 20
 # Scripts, pickles and tasks of jobs, which may have what their environment has.
-_EXECUTED = ("*.sh", "*.sbatch", "*.pkl", layout.TASK)
+_EXECUTED = ("*.sh", "*.sbatch", "*.pkl", layout.TASK, layout.COMMAND)
 # Owner of the files of root, as a container or NFS shows them that does not know the real one.
 _UNMAPPED_UID = 65534
 

@@ -167,7 +167,7 @@ def test_a_folder_with_a_special_file_is_refused(tmp_path: Path, kind: str) -> N
 
 def test_a_group_reads_a_session_but_for_what_jobs_execute(tmp_path: Path) -> None:
     session = tmp_path / "reports" / "s"
-    for name in ("record.json", "run.sh", "1_submitted.pkl", "logs/output.log"):
+    for name in ("record.json", "run.sh", "1_submitted.pkl", "task.json", "command.json", "logs/output.log"):
         write_text(session / "runs" / "tiny" / name, "", mode=0o600)
     outside = tmp_path / "outside"
     outside.touch(mode=0o600)
@@ -179,7 +179,7 @@ def test_a_group_reads_a_session_but_for_what_jobs_execute(tmp_path: Path) -> No
     assert modes == {
         tmp_path.name: "0o700", "outside": "0o600", "link": "0o600", "reports": "0o750", "s": "0o750", "runs": "0o750",
         "tiny": "0o750", "logs": "0o750", "output.log": "0o640", "record.json": "0o640", "run.sh": "0o600",
-        "1_submitted.pkl": "0o600",
+        "1_submitted.pkl": "0o600", "task.json": "0o600", "command.json": "0o600",
     }  # fmt: skip
     assert (session / "runs").stat().st_gid == grp.getgrnam(group).gr_gid
     assert outside.stat().st_gid == os.getgid()

@@ -20,7 +20,7 @@ from pytest_llmbench.evidence import bundle
 from pytest_llmbench.evidence.archive import BundleError
 from pytest_llmbench.evidence.bundle import make_bundle
 from pytest_llmbench.evidence.contents import Manifest
-from pytest_llmbench.evidence.recorded import read_session
+from pytest_llmbench.evidence.recorded import make_predicate, read_session
 from pytest_llmbench.evidence.verify import verify
 from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.nodes.answers import RecordedFleet
@@ -226,6 +226,12 @@ def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None
 def test_a_session_with_a_test_that_was_not_judged_has_not_passed(evidence: Evidence, verdict: str) -> None:
     evidence.replace("junit.xml", 'name="verdict" value="PASS"', f'name="verdict" value="{verdict}"')
     assert evidence.verified().result == "FAILED"
+
+
+def test_a_pass_whose_teardown_broke_is_stated_as_failed(evidence: Evidence) -> None:
+    evidence.replace("junit.xml", "</testcase>", "<error/></testcase>")
+    session = read_session(evidence.folder)
+    assert (session.result, make_predicate(session, {})["passedTests"]) == ("FAILED", [])
 
 
 def test_a_session_that_was_skipped_in_part_has_a_warning(evidence: Evidence) -> None:
