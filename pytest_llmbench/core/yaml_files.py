@@ -32,8 +32,7 @@ def read_yaml_value(path: Path) -> Any:
     """
     try:
         with open_regular(path) as file:
-            _refuse_bombs(text := file.read(_LARGEST_BYTES + 1))
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
+            return _parse(file.read(_LARGEST_BYTES + 1))
     # The last four: PyYAML's own conversions, of a 30th of February or of nesting without end.
     except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {_describe(error)}") from error
@@ -46,6 +45,11 @@ def _describe(error: Exception) -> str:
         place = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
         return f"{place}: {error.problem}{began or ''}"
     return getattr(error, "strerror", None) or str(error)
+
+
+def _parse(text: bytes) -> Any:
+    _refuse_bombs(text)
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader underneath
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen at run time
