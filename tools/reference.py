@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from pydantic import BaseModel
+from schemas import SCHEMAS, schema_text
 from typer.main import get_command
 
 from pytest_llmbench.checks.base import FAMILIES, Check, all_checks
 from pytest_llmbench.cli.app import app
-from pytest_llmbench.cluster.authoring.schemas import SCHEMAS, schema_text
 from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.paths import shipped
 from pytest_llmbench.core.quantity import UNITS

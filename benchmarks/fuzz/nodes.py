@@ -44,14 +44,12 @@ _TOPOLOGY = b"""<system version="1"><cpu numaid="0" affinity="ff" arch="x86_64">
 
 def readers(_: Path) -> Mapping[str, Reader]:
     """Samples and reader, by name."""
-    texts = ("nccl-tests/awslabs_all_reduce_2xp5_srun-l-prefix.txt", "nccl-tests/superbench_nccl_allgather.log",
-             "dcgm/dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out")  # fmt: skip
+    texts = ("nccl-tests/awslabs_all_reduce_2xp5_srun-l-prefix.txt", "nccl-tests/superbench_nccl_allgather.log")
     more = [data[:9000] for name in texts if (data := sample(name)) is not None]
     return {
-        "nccl-tests": ([*_of(nodes.nccl_text()), *more[:2]], _text(read_nccl_tests)),
+        "nccl-tests": ([*_of(nodes.nccl_text()), *more], _text(read_nccl_tests)),
         "json nccl-tests": (_of(nodes.nccl_json()), _text(read_nccl_tests_json, Unreadable)),
-        "dcgm table": ([*_of(nodes.dcgm_text()), *more[2:]], _text(lambda text: (read_dcgm(text), error_in(text)))),
-        "json dcgm": (_of(nodes.dcgm_json()), _text(read_dcgm)),
+        "json dcgm": (_of(nodes.dcgm_json()), _text(lambda text: (read_dcgm(text), error_in(text)))),
         "nvidia-smi": (_of(nodes.nvidia_smi()), _text(read_smi, RunError)),
         "nvidia-smi nvlink": (_of(nodes.nvlink()), _text(read_links, RunError)),
         "kernel log": (_of(nodes.kernel_log()), _text(lambda text: read_driver_log(text.splitlines()))),

@@ -25,8 +25,8 @@ READERS: Mapping[str, Callable[[], Iterable[Subject]]] = {
         frameworks.megatron_lm, frameworks.megatron_events, frameworks.metaseq, frameworks.mlperf,
         frameworks.torchtitan, frameworks.nemo,
         frameworks.nemo_events, frameworks.gnu_time, frameworks.deepspeed_chat, frameworks.eval_batch,
-        frameworks.step_log, frameworks.telemetry, nodes.nccl_text, nodes.nccl_json, nodes.dcgm_text,
-        nodes.dcgm_json, nodes.nvidia_smi, nodes.nvlink, nodes.kernel_log,
+        frameworks.step_log, frameworks.telemetry, nodes.nccl_text, nodes.nccl_json, nodes.dcgm_json,
+        nodes.nvidia_smi, nodes.nvlink, nodes.kernel_log,
     )
 }  # fmt: skip
 

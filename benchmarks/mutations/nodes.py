@@ -21,7 +21,7 @@ from pytest_llmbench.checks.dcgm.nodes.diagnostics import DiagnosticOutput, Diag
 from pytest_llmbench.checks.gpu.kernel_log import Condensed
 from pytest_llmbench.core.wire.answers import NcclLines
 from tests.standins import nccl_tests as nccl
-from tests.standins.dcgm_outputs import FAULTY, JSON_VERSIONS, TABLE_VERSIONS, Said, printed
+from tests.standins.dcgm_outputs import FAULTY, VERSIONS, Said, printed
 from tests.standins.nvidia_smi import BOOT, LOADED, bus, links_text, smi_xml
 
 _ANY = re.compile(rb"\S")
@@ -54,14 +54,11 @@ def nccl_json() -> Iterator[Subject]:
             )  # fmt: skip
 
 
-def dcgm_text() -> Iterator[Subject]:
-    """Tables of dcgmi: healthy nodes, and one with a faulty GPU."""
-    yield from _diagnoses(f"table of {version}" for version in TABLE_VERSIONS)
-
-
 def dcgm_json() -> Iterator[Subject]:
     """Documents of dcgmi: healthy nodes, and one with a faulty GPU."""
-    yield from _diagnoses(JSON_VERSIONS)
+    for version in VERSIONS:
+        yield _diagnosis(f"healthy, {version}", printed(version), 0)
+        yield _diagnosis(f"a faulty GPU, {version}", printed(version, {"memory": {1: Said("Fail", FAULTY)}}), 226)
 
 
 def nvidia_smi() -> Iterator[Subject]:
@@ -121,12 +118,6 @@ def _nccl(collective: str, modes: str = "") -> tuple[bytes, str]:
         return printed.getvalue().encode(), "" if modes else file.read_text()
 
 
-def _diagnoses(versions: Any) -> Iterator[Subject]:
-    for version in versions:
-        yield _diagnosis(f"healthy, {version}", printed(version), 0)
-        yield _diagnosis(f"a faulty GPU, {version}", printed(version, {"memory": {1: Said("Fail", FAULTY)}}), 226)
-
-
 def _diagnosis(name: str, text: str, code: int) -> Subject:
     def answer(files: Files) -> Mapping[str, Any]:
         output = DiagnosticOutput(command="dcgmi", code=code, seconds=9.0, stdout=_text(files), stderr="")
@@ -152,7 +143,8 @@ def _gpus(name: str, text: str, told: str, *checks: str) -> Subject:
         kept, times = zip(*errors.lines(), strict=True) if errors.lines() else ((), ())
         whole = bool(lines) and "Linux version" in lines[0]
         log = {"source": "dmesg", "whole": whole, "refused": [], "lines": kept, "times": times}
-        return {"smi": {**output, "path": str(xml)}, "nvlink": {**output, "text": said["links"]}, "kernel_log": log}
+        smi, links = {**output, "text": ""}, {**output, "text": said["links"]}
+        return {"smi": smi, "smi_file": str(xml), "nvlink": links, "kernel_log": log}
 
     site = Site(system="mutations", nodes=1, gpus_per_node=2, gpu_model="H100 80GB HBM3", gpu_memory_gib=80)
     judge = Checks(checks=tuple(map(get_check, checks)), site=site, answer=answer, options={})

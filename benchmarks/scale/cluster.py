@@ -67,8 +67,7 @@ class Cluster:
             gpu_memory_gib=80, selected=tuple(self.checks), places=self.places.of(self.hosts),
         )  # fmt: skip
         own, self.half, after = machines()
-        memory, software = "MemTotal: 2113437132 kB\nMemAvailable: 2080374784 kB\n", {"driver's cuda": "13.0"}
-        host = HOST_FACTS.model_copy(update={"meminfo": memory, "software": software})
+        host = HOST_FACTS.model_copy(update={"software": {"driver's cuda": "13.0"}})
         self.facts = {"machine": own, "machine-after": after, "host-facts": host.model_dump(mode="json")}
 
     def leaf_hosts(self, leaf: str) -> list[str]:
@@ -224,7 +223,6 @@ class Cluster:
                     games[rank].append({"round": number, "group": index, "measured": measured})
         return lambda rank: {
             "device": self.site.gpu_model, "games": games[rank], "stopped": None,
-            "nvlink": None if rank % per_node else True,
         }  # fmt: skip
 
     def _rate(self, members: Sequence[str], rails: set[int]) -> float:

@@ -116,7 +116,7 @@ def _whole(cell: Cell, runs: Runs) -> Judged:
     truth = runs.truth
     if line > 1 and runs.pauses is not None:
         truth = runs.pauses[:, skip * line : lines * line].mean(axis=1)
-    states = (steady_state(each, skip=skip, steps_of_a_line=line) for each in map(np.ndarray.tolist, read))
+    states = (steady_state(each, steps_of_a_line=line) for each in map(np.ndarray.tolist, read[:, skip:]))
     if cell.of.system:
         states = (pool([state]) for state in states)
     wrong, left_open = _count(states, truth)
@@ -125,7 +125,7 @@ def _whole(cell: Cell, runs: Runs) -> Judged:
 
 
 def _repeated(cell: Cell, runs: Runs) -> Judged:
-    each = [steady_state(seconds, skip=SKIP) for seconds in map(np.ndarray.tolist, runs.seconds)]
+    each = [steady_state(seconds) for seconds in map(np.ndarray.tolist, runs.seconds[:, SKIP:])]
     pools = (pool(each[i : i + cell.way.repeats]) for i in range(0, len(each), cell.way.repeats))
     wrong, left_open = _count(pools, runs.truth[: cell.runs])
     return Judged(cell=cell, wrong={OURS: wrong}, open=left_open)
@@ -134,12 +134,12 @@ def _repeated(cell: Cell, runs: Runs) -> Judged:
 def _made_again(cell: Cell, runs: Runs) -> Judged:
     """Twice as many runs at each look: the worst case of `--llmbench-inconclusive rerun`, which gives up earlier."""
     wrong, left_open = np.zeros(len(DISTANCES), int), np.zeros(len(DISTANCES), int)
-    seconds, most = runs.seconds.tolist(), cell.way.repeats
+    seconds, most = runs.seconds[:, SKIP:].tolist(), cell.way.repeats
     for first, truth in zip(range(0, len(seconds), most), runs.truth.tolist(), strict=False):
         left = set(range(len(DISTANCES)))
         for look in range(most.bit_length()):
             alpha = share_of_look(look)
-            made = [steady_state(each, skip=SKIP, alpha=alpha) for each in seconds[first : first + 2**look]]
+            made = [steady_state(each, alpha=alpha) for each in seconds[first : first + 2**look]]
             together = pool(made, alpha=alpha)
             for i in sorted(left):
                 verdict = together.decide(truth * (1 + DISTANCES[i]))
@@ -173,7 +173,7 @@ def _early(cell: Cell, runs: Runs) -> Judged:
     for seconds, truth in zip(runs.seconds.tolist(), runs.truth.tolist(), strict=True):
         left = set(range(len(DISTANCES)))
         for steps in looks(plan, SKIP):
-            state = at_a_look(seconds[:steps], plan=plan, skip=SKIP)
+            state = at_a_look(seconds[SKIP:steps], plan=plan - SKIP)
             for i in sorted(left):
                 bound = truth * (1 + DISTANCES[i])
                 verdict = state.decide(bound)

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
 from pytest_llmbench.checks.base import Answer, AnswerData
+from pytest_llmbench.core.record.health import Report
 
 AnswerModel = TypeVar("AnswerModel", bound=BaseModel)
 AskedKeys = Mapping[str, Collection[str]]
@@ -73,6 +74,11 @@ def silent(answers: Sequence[Answer[Any]]) -> dict[str, str]:
         if answer.why is not None:
             reasons.setdefault(answer.host, f"rank {answer.rank}: {answer.why}")
     return reasons
+
+
+def skip_all(reason: str, hosts: Iterable[str], unjudged: Mapping[str, str]) -> Report:
+    """A report that skips these hosts; those whose answer failed stay an ERROR."""
+    return Report(unjudged=unjudged, skipped=dict.fromkeys(hosts, reason)) if unjudged else Report(skip=reason)
 
 
 def dissenters(values: Mapping[Key, str]) -> list[Key] | None:

@@ -4,8 +4,8 @@ A bound is a reference of the system's file, what physics expects of the machine
 elsewhere.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeVar
 
 from pytest_llmbench.checks.base import CheckSettings, Site
 from pytest_llmbench.core.recipe.reference import Reference
@@ -17,18 +17,11 @@ from pytest_llmbench.judging.references import applies, missed, unbounded
 BoundKind = Literal["below_physics", "outlier"]
 SharedKind = Literal["memory_in_use", "unlike_others", "wrong_values"]
 
-KindOf_contra = TypeVar("KindOf_contra", contravariant=True)
+AnyKind = TypeVar("AnyKind", bound=str)
+# `make_finding` for the kinds of one family: mypy refuses any other.
+FindingMaker = Callable[[str | None, str, AnyKind, Severity, str, str], Finding]
 
 NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared, unless `tolerance` is set"
-
-
-class FindingMaker(Protocol[KindOf_contra]):
-    """`make_finding` for the kinds of one family: mypy refuses any other."""
-
-    def __call__(
-        self, host: str | None, subject: str, kind: KindOf_contra, severity: Severity, message: str, action: str
-    ) -> Finding:
-        """Make a finding without a number."""
 
 
 def make_finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:
@@ -123,6 +116,13 @@ class Bounds:
         whole = Reading(statistic="", value=0.0, unit="GB/s", nodes=nodes, gpus=gpus)
         device = device or self._device
         return tuple(bound for bound in self.references if applies(bound, whole, self._system, device))
+
+    def unmeasured(self, readings: Iterable[Reading], device: str | None, nodes: int, gpus: int) -> Iterator[str]:
+        """Yield the references for these nodes and GPUs whose statistic is missing among the readings."""
+        measured = {reading.statistic for reading in readings}
+        for bound in self.applicable(device, nodes, gpus):
+            if bound.statistic not in measured:
+                yield f"reference {bound.name} asks for {bound.statistic}, which was not measured"
 
     def floor(self, statistic: str, device: str | None, nodes: int, gpus: int) -> float | None:
         """The highest lower bound on a rate, GB/s; None without one."""

@@ -215,7 +215,7 @@ class Machines:
         return slowest[0], slowest[1].share, f"{slowest[1]}{part}"
 
     def rail(self, hosts: Sequence[str], size: int) -> PhysicsResult:
-        """An all_reduce of one GPU of each of two nodes over its own NIC."""
+        """The rate that one GPU of each of two nodes reaches with the other over its own NIC."""
         expected = self.collective("sendrecv", hosts, size, 1)
         return expected if isinstance(expected, NoLaw) else replace(expected, how=f"one GPU: {expected.how}")
 

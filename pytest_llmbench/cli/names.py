@@ -34,7 +34,7 @@ def validate_files(
 ) -> None:
     """Show each fault of recipe and system files, with its line, its key and the legal values; exit with 1 for any."""
     from pytest_llmbench.cli.site.reading import call_in_site  # noqa: PLC0415  # with pytest and all engines
-    from pytest_llmbench.cluster.authoring.vetting import vet  # noqa: PLC0415
+    from pytest_llmbench.cluster.vetting import vet  # noqa: PLC0415
 
     # Engines and checks of a `conftest.py` in this folder count as well.
     faults = call_in_site(lambda _: [fault for path in files for fault in vet(path)])

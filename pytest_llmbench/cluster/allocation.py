@@ -34,11 +34,7 @@ class Waiting:
 
 
 class JobEndedError(ClusterError):
-    """The job that holds the session's nodes is over.
-
-    Attributes:
-        status: how it ended.
-    """
+    """The job that holds the session's nodes is over; `status` is how it ended."""
 
     def __init__(self, job_id: str, status: JobStatus, log: Path | None = None) -> None:
         super().__init__(describe_end(job_id, status, log))
@@ -80,11 +76,7 @@ class Allocation:
 
 
 class HeldJob(Allocation):
-    """A Slurm job that only holds nodes. It ends itself when its owner falls silent.
-
-    Attributes:
-        request: the request for it.
-    """
+    """A Slurm job that only holds nodes, as its `request` asks. It ends itself when its owner falls silent."""
 
     def __init__(
         self, request: JobRequest, heartbeat: Heartbeat, slurm: Slurm, max_wait_min: int | None = None

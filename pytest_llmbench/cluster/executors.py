@@ -141,12 +141,7 @@ class Accepted:
 
 
 def load() -> None:
-    """Import submitit now, in the caller's thread.
-
-    Left to the first submission, it would be imported by the runner's thread, and the loggers it makes
-    could meet pytest walking over all loggers at the start of a test ("dictionary changed size during
-    iteration").
-    """
+    """Import submitit in the caller's thread: the import makes loggers, which pytest goes through in its own."""
     import submitit.slurm.slurm  # noqa: F401, PLC0415
 
 

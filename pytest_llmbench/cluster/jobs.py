@@ -72,11 +72,7 @@ class Job(ABC):
 
 
 class JobOnSlurm(Job):
-    """Processes in a Slurm job.
-
-    Attributes:
-        ours: that job.
-    """
+    """Processes in the Slurm job `ours`."""
 
     def __init__(self, ours: OurJob, slurm: Slurm, hosts: tuple[str, ...], command: str, note: str = "") -> None:
         super().__init__(ours.id, hosts, command, note)

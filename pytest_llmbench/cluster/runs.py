@@ -193,10 +193,6 @@ class Session:
         """The folder of a run."""
         return self.folder_of("run", key)
 
-    def check_folder(self, name: str) -> Path:
-        """The folder of a check."""
-        return self.folder_of("check", name)
-
     def folder_of(self, about: Literal["run", "check"], name: str) -> Path:
         """The folder of a run or a check."""
         return self.folder / layout.FOLDERS[about] / name

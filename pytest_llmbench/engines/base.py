@@ -108,7 +108,7 @@ class Engine(Protocol):
         return None
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        """Yield every reason that keeps this recipe from running on this topology."""
+        """Yield every reason that keeps this recipe from running on this topology, without the recipe's name."""
 
     def counts_flops(self, recipe: Recipe) -> bool:
         """True if a step trains the whole decoder on every token, so that `judging.flops` applies."""
@@ -157,29 +157,25 @@ get_engine = ENGINES.load
 
 def problems_of(engine: Engine, recipe: Recipe, topology: Topology) -> Iterator[str]:
     """Yield every reason that keeps this recipe from running on this topology, keys unknown to its engine first."""
-    yield from shape_problems(engine, recipe)
-    layout, ranks = recipe.parallelism, topology.world_size
-    if layout.expert > 1 and ranks % (layout.pipeline * layout.expert):
-        yield (
-            f"recipe {recipe.name}: {ranks} ranks ({topology}) do not divide by pipeline {layout.pipeline} × expert "
-            f"{layout.expert}"
-        )
-    yield from engine.problems(recipe, topology)
+    for problem in (*shape_problems(engine, recipe, topology), *engine.problems(recipe, topology)):
+        yield f"recipe {recipe.name}: {problem}"
 
 
-def shape_problems(engine: Engine, recipe: Recipe) -> Iterator[str]:
+def shape_problems(engine: Engine, recipe: Recipe, topology: Topology) -> Iterator[str]:
     """Yield each key of the model and its layout that an engine would leave out, and train another model."""
-    layout, where = recipe.parallelism, f"recipe {recipe.name}"
+    layout, ranks = recipe.parallelism, topology.world_size
     auto = [("parallelism.activation_checkpointing", "auto")] * (layout.activation_checkpointing == "auto")
     for key, value in (*unusual("model", recipe.model), *unusual("parallelism", layout, _LAYOUT), *auto):
         if key not in engine.shapes:
             given = str(value) if isinstance(value, int | str) else "..."
             able = listed(name for name, other in ENGINES.usable().items() if key in other.shapes)
             hint = f"engine: {able} can" if able else "no installed engine can"
-            yield f"{where}: engine {engine.name} cannot train {key}: {given}; {hint}"
+            yield f"engine {engine.name} cannot train {key}: {given}; {hint}"
     experts = recipe.model.experts
     if layout.expert > 1 and (experts is None or experts.number % layout.expert):
-        yield f"{where}: parallelism.expert {layout.expert} does not divide {experts.number if experts else 0} experts"
+        yield f"parallelism.expert {layout.expert} does not divide {experts.number if experts else 0} experts"
+    if layout.expert > 1 and ranks % (layout.pipeline * layout.expert):
+        yield f"{ranks} ranks ({topology}) do not divide by pipeline {layout.pipeline} × expert {layout.expert}"
 
 
 # Layouts that engines have always checked by themselves.
@@ -216,11 +212,3 @@ def options_of(recipe: Recipe, model: type[EngineOptions]) -> EngineOptions:
     Raises ConfigError if a key is unknown or a value is invalid.
     """
     return validate(model, recipe.options, f"recipe {recipe.name}: options")
-
-
-def options_problems(recipe: Recipe, model: type[EngineOptions]) -> Iterator[str]:
-    """Yield what is wrong with the recipe's `options`."""
-    try:
-        options_of(recipe, model)
-    except ConfigError as error:
-        yield from str(error).splitlines()

@@ -15,6 +15,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import SettingsCheck
 from pytest_llmbench.core.record.series import Progress, Step, StepSeries
+from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import Engine, Place, Script
 from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
@@ -37,6 +38,19 @@ _NOTHING_LEFT = 0.01
 _READABLE_TFLOPS = 5.0
 # A log counts half of the attention at least, and a second forward pass of all layers at most; and it rounds.
 _RECOMPUTED, _ROUNDED = 4 / 3, 0.05
+
+# A list is several words; null leaves an argument out.
+Argument = str | int | float | bool | tuple[str | float, ...] | None
+
+
+class ProgramOptions(Strict):
+    """Options that all engines have whose program takes arguments."""
+
+    arguments: Mapping[str, Argument] = {}
+    """Further arguments of the program, or overrides of its configuration; a list is several words, and null leaves one
+    out."""
+    notes: tuple[str, ...] = ()
+    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class External(Engine, ABC):
@@ -86,12 +100,11 @@ class External(Engine, ABC):
         size = recipe.parallelism.model_parallel_size
         if topology.world_size % size:
             yield (
-                f"recipe {recipe.name}: {topology.world_size} ranks ({topology}) do not divide into copies of the "
-                f"model of {size} ranks each (tensor {recipe.parallelism.tensor} × pipeline "
-                f"{recipe.parallelism.pipeline})"
+                f"{topology.world_size} ranks ({topology}) do not divide into copies of the model of {size} ranks each "
+                f"(tensor {recipe.parallelism.tensor} × pipeline {recipe.parallelism.pipeline})"
             )
         rules, own = self.arguments(recipe, topology)
-        yield from rules.problems(recipe, own)
+        yield from rules.problems(own)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         files = [folder] if folder.is_file() else log_files(folder, self.logs)
@@ -133,11 +146,22 @@ def fill(text: str, place: Place, where: str) -> str:
     return fill_in(text, {**place.environment.names, "run": str(place.folder)}, where)
 
 
-def fill_argument(value: Any, place: Place, where: str) -> Any:
-    """Fill in an argument, or each word of one; numbers and switches stay as they are."""
-    if isinstance(value, tuple):
-        return tuple(fill_argument(word, place, where) for word in value)
-    return fill(value, place, where) if isinstance(value, str) else value
+def fill_arguments(arguments: Mapping[str, Argument], place: Place, where: str) -> dict[str, Any]:
+    """Fill in each argument, or each word of one; numbers and switches stay as they are."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(filled, value))
+        return fill(value, place, where) if isinstance(value, str) else value
+
+    return {name: filled(value) for name, value in arguments.items()}
+
+
+def program_words(program: str, place: Place, where: str) -> tuple[str, ...]:
+    """Return the words by which torchrun starts a script, or after `module:` a module and its first arguments."""
+    name = fill(program, place, where)
+    module = name.removeprefix("module:")
+    return ("-m", *module.split()) if module != name else (name,)
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:

@@ -41,10 +41,10 @@ class Rules:
     # Values of arguments that change the work of a step, unless the recipe gives them; a tuple has several of them.
     usual: Mapping[str, Any] = field(default_factory=dict)
 
-    def problems(self, recipe: Recipe, own: Mapping[str, Any]) -> Iterator[str]:
+    def problems(self, own: Mapping[str, Any]) -> Iterator[str]:
         """Yield each argument that contradicts the recipe or changes its work."""
         for name, value in own.items():
-            rule, where = self.same.get(name), f"recipe {recipe.name}: options.arguments: {name}: {value}"
+            rule, where = self.same.get(name), f"options.arguments: {name}: {value}"
             if rule is not None and not any(_agree(value, legal) for legal in rule.allowed):
                 yield (
                     f"{where} contradicts {rule.field} of the recipe, which asks for {_words(rule.allowed)}: set "
@@ -188,9 +188,8 @@ def batch_problem(recipe: Recipe, topology: Topology) -> Iterator[str]:
         return
     who = "ranks" if size == 1 else "copies of the model"
     yield (
-        f"recipe {recipe.name}: a global batch of {recipe.samples_per_step} does not divide into "
-        f"micro batches of {recipe.micro_batch_size} on {copies} {who} ({topology}); it does on "
-        f"{_fitting(recipe, topology, who)}"
+        f"a global batch of {recipe.samples_per_step} does not divide into micro batches of {recipe.micro_batch_size} "
+        f"on {copies} {who} ({topology}); it does on {_fitting(recipe, topology, who)}"
     )
 
 
@@ -201,11 +200,11 @@ def layout_problems(
     asked, plain = recipe.parallelism, Parallelism()
     for kind in lacks:
         if getattr(asked, kind) != getattr(plain, kind):
-            yield f"recipe {recipe.name}: engine {engine} has no {kind} parallelism; engine megatron_core has"
+            yield f"engine {engine} has no {kind} parallelism; engine megatron_core has"
     if asked.activation_checkpointing == "selective":
-        yield f"recipe {recipe.name}: engine {engine} checkpoints none or full, not selective"
+        yield f"engine {engine} checkpoints none or full, not selective"
     if recipe.optimizer.decay != "linear":
-        yield f"recipe {recipe.name}: engine {engine} decays the learning rate linearly only"
+        yield f"engine {engine} decays the learning rate linearly only"
 
 
 def _fitting(recipe: Recipe, topology: Topology, who: str, most: int = 1024) -> str:
@@ -223,9 +222,9 @@ def _fitting(recipe: Recipe, topology: Topology, who: str, most: int = 1024) -> 
 def precision_problem(recipe: Recipe, topology: Topology, supported: tuple[Precision, ...]) -> Iterator[str]:
     """Yield a refusal if this engine or these devices lack the recipe's precision."""
     if recipe.precision not in supported:
-        yield f"recipe {recipe.name}: precision {recipe.precision} is not one of {', '.join(supported)}"
+        yield f"precision {recipe.precision} is not one of {', '.join(supported)}"
     elif recipe.precision != "fp32" and topology.device == "cpu":
         yield (
-            f"recipe {recipe.name} is {recipe.precision} on GPUs; this run has none: pass --scale smoke for the tiny "
-            "CPU variant, or --gpus-per-node"
+            f"precision {recipe.precision} needs GPUs; this run has none: pass --scale smoke for the tiny CPU variant, "
+            "or --gpus-per-node"
         )

@@ -23,7 +23,7 @@ from pytest_llmbench.history.scatter import (
 )
 from pytest_llmbench.judging.interval.steady import ALPHA, FEW_TO_COMPARE, unseen_between
 from pytest_llmbench.judging.interval.student import quantile
-from pytest_llmbench.judging.telemetry import Better
+from pytest_llmbench.judging.statistics import Better
 
 # Share of comparisons of sessions in which chance calls any number worse. With the usual 1 %, a gate that compares
 # every night would call a healthy system slow three or four times a year.

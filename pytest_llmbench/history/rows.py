@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.engines.base import known_statistics
-from pytest_llmbench.judging.telemetry import Better
+from pytest_llmbench.judging.statistics import Better
 
 # Parts of a recipe without effect on how fast it trains.
 _NOT_TRAINED = {

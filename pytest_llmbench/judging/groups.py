@@ -44,7 +44,7 @@ def share_of_alpha(groups: int) -> float:
 
 
 def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
-    """Compare each group with the others by the steady part of its runs, at `share_of_alpha`.
+    """Compare each group with the others by the steady part of its runs and by its pauses, at `share_of_alpha`.
 
     Runs of one system differ by themselves. The size of this difference comes from earlier runs (0.3 %) and from the
     scatter of these groups about their median, which is robust against a minority of slow ones. The result is empty for
@@ -52,9 +52,9 @@ def lags(groups: Mapping[str, Sequence[Steady]]) -> dict[str, Lag]:
     """
     if len(groups) < 2:
         return {}
-    means = {name: fmean(run.mean for run in runs) for name, runs in groups.items()}
-    lows = {name: fmean(run.low for run in runs) for name, runs in groups.items()}
-    highs = {name: fmean(run.high for run in runs) for name, runs in groups.items()}
+    means = {name: fmean(run.mean_with_pauses for run in runs) for name, runs in groups.items()}
+    lows = {name: fmean(run.span[0] for run in runs) for name, runs in groups.items()}
+    highs = {name: fmean(run.span[1] for run in runs) for name, runs in groups.items()}
     # The scatter of two values is their difference itself, so it counts from three groups on.
     usual, worth = USUAL_BETWEEN_RUNS, _MAD_WORTH * (len(groups) - 1) if len(groups) > 2 else 0.0
     freedom = usual.freedom + worth

@@ -20,9 +20,9 @@ from pytest_llmbench.core.record.series import EarlyVerdict, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
+from pytest_llmbench.judging.interval.decide import span
 from pytest_llmbench.judging.interval.early import at_a_look
 from pytest_llmbench.judging.interval.steady import ALPHA, steady_state
-from pytest_llmbench.judging.telemetry import RULES, Better, Watched
 
 TOKENS_OF_RECORD = 20_000_000
 
@@ -30,6 +30,7 @@ _DIMENSIONS_OF_SPEED = {
     "token rate", "token rate per GPU", "sample rate", "time", "compute rate", "compute rate per GPU",
 }  # fmt: skip
 
+Better = Literal["higher", "lower"]
 # Relations of a number to the speed of a run, over all ranks unless they are `per_gpu`.
 Speed = Literal[
     "tokens_per_s", "samples_per_s", "seconds_per_step", "seconds_for_20m_tokens", "tokens_per_s_per_gpu",
@@ -60,9 +61,14 @@ class Measurement:
         return _sum((step.seconds, step.interval) for step in self.judged)
 
     @property
+    def tokens(self) -> float | None:
+        """Tokens of the judged steps; None if they are unknown for one of them."""
+        return _sum((step.tokens, step.interval) for step in self.judged)
+
+    @property
     def tokens_per_s(self) -> float | None:
         """Tokens per second of the judged steps; None if tokens or duration of one of them are unknown."""
-        return ratio(_sum((step.tokens, step.interval) for step in self.judged), self.seconds)
+        return ratio(self.tokens, self.seconds)
 
     @cached_property
     def steady(self) -> Steady | None:
@@ -75,11 +81,11 @@ class Measurement:
         """Mean wall clock of a judged step; None if it is unknown for one of them."""
         return ratio(self.seconds, sum(step.interval for step in self.judged))
 
-    @property
-    def watched(self) -> Watched:
-        """The telemetry of all GPUs in the judged steps."""
-        tokens = _sum((step.tokens, step.interval) for step in self.judged)
-        return Watched(ranks=self.telemetry, gpus=self.gpus, tokens=tokens)
+    def of_each_gpu(self, of: Callable[[GpuTelemetry], float | None]) -> list[float] | None:
+        """One number of each GPU; None if one is missing, or if ranks shared a GPU."""
+        values = [value for gpu in self.telemetry if (value := of(gpu)) is not None]
+        different = len({gpu.gpu for gpu in self.telemetry}) == len(self.telemetry)
+        return values if values and different and len(values) == len(self.telemetry) == self.gpus else None
 
     @property
     def samples_per_s(self) -> float | None:
@@ -119,8 +125,8 @@ def steady_of(judged: Sequence[Step], alpha: float = ALPHA, plan: int | None = N
         return None
     line = min(step.interval for step in judged)
     if plan is not None:
-        return at_a_look(known, plan=plan, skip=0, steps_of_a_line=line, alpha=alpha)
-    return steady_state(known, skip=0, steps_of_a_line=line, alpha=alpha)
+        return at_a_look(known, plan=plan, steps_of_a_line=line, alpha=alpha)
+    return steady_state(known, steps_of_a_line=line, alpha=alpha)
 
 
 def _sum(terms: Iterable[tuple[float | None, int]]) -> float | None:
@@ -263,6 +269,74 @@ def _warm_up_time(m: Measurement) -> float | None:
     return _sum((step.seconds, step.interval) for step in m.steps if step.step < first)
 
 
+def _joules(m: Measurement) -> float | None:
+    energies = m.of_each_gpu(lambda gpu: gpu.energy_j)
+    return None if energies is None else math.fsum(energies)
+
+
+def _over(reduce: Callable[[list[float]], float], of: Callable[[GpuTelemetry], float | None]) -> Compute:
+    """Reduce one number of each GPU to one of all."""
+    return lambda m: None if (values := m.of_each_gpu(of)) is None else reduce(values)
+
+
+def _share_of_samples(of: Callable[[GpuTelemetry], float | None]) -> Compute:
+    """A count of samples as a share of all samples, in percent."""
+
+    def share(m: Measurement) -> float | None:
+        counts = m.of_each_gpu(of)
+        return None if counts is None else 100.0 * math.fsum(counts) / sum(gpu.samples for gpu in m.telemetry)
+
+    return share
+
+
+# Numbers over the telemetry of all GPUs in the judged steps; they are unknown if one of the GPUs was unwatched.
+OF_TELEMETRY: Mapping[str, Statistic] = {
+    #: left out power_mean: as `energy_per_token`
+    "power_mean": Statistic(
+        "W", "energy of each GPU's own counter / wall clock of the judged steps, mean of all GPUs",
+        _over(stats.fmean, lambda gpu: ratio(gpu.energy_j, gpu.seconds)),
+    ),
+    #: left out energy_per_token: if [telemetry](#telemetry) has no energy of a GPU
+    "energy_per_token": Statistic(
+        "J/token", "energy of all GPUs by their own counters / tokens of the judged steps",
+        lambda m: ratio(_joules(m), m.tokens), better="lower",
+    ),
+    #: left out tokens_per_joule: as `energy_per_token`
+    "tokens_per_joule": rate(
+        "tokens/J", "tokens of the judged steps / energy of all GPUs by their own counters",
+        lambda m: ratio(m.tokens, _joules(m)),
+    ),
+    #: left out clock_mean: if telemetry has a gap, or a sample lacks it
+    "clock_mean": rate(
+        "MHz", "SM clock, mean of the samples of the judged steps, mean of all GPUs",
+        _over(stats.fmean, lambda gpu: gpu.sm_clock_mhz),
+    ),
+    #: left out clock_min: as `clock_mean`
+    "clock_min": rate(
+        "MHz", "SM clock, lowest sample of any GPU in the judged steps", _over(min, lambda gpu: gpu.sm_clock_min_mhz)
+    ),
+    #: left out throttled: as `clock_mean`
+    "throttled": Statistic(
+        "%", "samples of all GPUs that name a slowdown by hardware, heat or power brake / samples in the judged steps",
+        _share_of_samples(lambda gpu: gpu.throttled), better="lower",
+    ),
+    #: left out power_capped: as `clock_mean`
+    "power_capped": Statistic(
+        "%", "samples of all GPUs at their power limit / samples in the judged steps",
+        _share_of_samples(lambda gpu: gpu.power_capped),
+    ),
+    #: left out temperature_max: as `clock_mean`
+    "temperature_max": Statistic(
+        "degC", "highest sample of any GPU in the judged steps", _over(max, lambda gpu: gpu.temperature_max_degc),
+        better="lower",
+    ),
+    #: left out memory_used_max: as `clock_mean`
+    "memory_used_max": Statistic(
+        "GiB", "all memory in use on a GPU, highest sample of any GPU in the judged steps",
+        _over(lambda sizes: max(sizes) / 2**30, lambda gpu: gpu.memory_used_max_bytes), better="lower",
+    ),
+}  # fmt: skip
+
 STATISTICS: Mapping[str, Statistic] = {
     "throughput": rate(
         "words/s", "tokens of all ranks / wall clock of the judged steps; a word is a token",
@@ -307,10 +381,7 @@ STATISTICS: Mapping[str, Statistic] = {
     ),
     #: left out peak_memory: if it is not measured
     "peak_memory": Statistic("GiB", "highest memory of any rank", _peak_memory, better="lower"),
-    **{
-        name: Statistic(rule.unit, rule.words, lambda m, rule=rule: rule.compute(m.watched), better=rule.better)  # type: ignore[misc]
-        for name, rule in RULES.items()
-    },
+    **OF_TELEMETRY,
 }  # fmt: skip
 
 
@@ -345,11 +416,6 @@ def interval_of(m: Measurement, statistic: Statistic, value: float) -> dict[str,
     amount = statistic.amount(m, value)
     if amount is None:
         return {}
-    fields: dict[str, Any] = {"sense": "rate" if statistic.is_rate else "time", "amount": amount}
-    if m.steady is None:
-        return fields
-    if not statistic.is_rate:
-        return fields | {"low": amount * m.steady.low, "high": amount * m.steady.high}
-    # After few steps the upper end of a rate may be open.
-    high = amount / m.steady.low if m.steady.low > 0.0 else None
-    return fields | {"low": amount / m.steady.high, "high": high}
+    sense = "rate" if statistic.is_rate else "time"
+    low, high = (None, None) if m.steady is None else span(sense, amount, m.steady)
+    return {"sense": sense, "amount": amount, "low": low, "high": high}

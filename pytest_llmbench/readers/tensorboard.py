@@ -23,7 +23,6 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 PATTERN = "*.tfevents.*"
 _BEGUN = re.compile(r"tfevents\.(\d{1,15})\.", re.ASCII)
 _MOST_REPORTED = 20
-_FLOATS = {1: "f", 2: "d"}  # by TensorFlow's number of the type
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,48 +91,21 @@ def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str])
 
 
 def _parse_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
-    """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value, 8: tensor}}}."""
+    """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value}}}."""
     event = list(fields(data))
     time = next((struct.unpack("<d", part.data)[0] for part in event if (part.number, part.kind) == (1, FIXED64)), None)
     time = time if time and math.isfinite(time) else None
     step = signed(next((part.integer for part in event if part.number == 2), 0))
-    for value in _parts(event, 5, 1):
+    summaries = (part.data for part in event if (part.number, part.kind) == (5, LENGTH))
+    values = (part.data for summary in summaries for part in fields(summary) if (part.number, part.kind) == (1, LENGTH))
+    for value in values:
         content = list(fields(value))
         tag = b"".join(part.data for part in content if part.number == 1).decode("utf-8", errors="replace")
         if tag in tags:
-            number = _scalar(content)
+            number = next((part.data for part in content if (part.number, part.kind) == (2, FIXED32)), None)
             if number is None or step < 0:
                 raise Malformed(f"{tag} at step {step} is not a scalar of a step")
-            yield tag, step, number, time
-
-
-def _parts(message: Iterable[WireField], *path: int) -> Iterator[bytes]:
-    for part in message:
-        if part.number == path[0] and part.kind == LENGTH:
-            if len(path) == 1:
-                yield part.data
-            else:
-                yield from _parts(fields(part.data), *path[1:])
-
-
-def _scalar(value: Iterable[WireField]) -> float | None:
-    for part in value:
-        if part.number == 2 and part.kind == FIXED32:
-            return float(struct.unpack("<f", part.data)[0])
-        if part.number == 8 and part.kind == LENGTH:
-            return _parse_tensor(list(fields(part.data)))
-    return None
-
-
-def _parse_tensor(tensor: list[WireField]) -> float | None:
-    """Decode TensorProto {1: dtype, 2: shape {2: dim {1: size}}, 4: content, 5: float_val, 6: double_val}."""
-    code = _FLOATS.get(next((part.integer for part in tensor if part.number == 1), 0))
-    sizes = [size.integer for dim in _parts(tensor, 2, 2) for size in fields(dim) if size.number == 1]
-    if code is None or any(size != 1 for size in sizes):
-        return None
-    own = {"f": 5, "d": 6}[code]
-    raw = b"".join(part.data for part in tensor if part.number in (4, own) and part.kind in (LENGTH, FIXED32, FIXED64))
-    return float(struct.unpack(f"<{code}", raw)[0]) if len(raw) == struct.calcsize(code) else None
+            yield tag, step, struct.unpack("<f", number)[0], time
 
 
 def whole(value: float | None) -> int | None:

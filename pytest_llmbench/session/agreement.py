@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pytest_llmbench.cluster.runs import Plan, RunSpec
 from pytest_llmbench.core.errors import ConfigError, LLMBenchError
 from pytest_llmbench.core.files import read_regular
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import JobTraces, Judgement, Record, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.record.series import EarlyVerdict
@@ -123,6 +124,16 @@ class Agreement:
         runs = _read_all(path for path in record_files(self.folder, "run") if _LOST.search(read_regular(path)))
         return [record for record in (*runs, *self._attempts) if record.lost_nodes]
 
+    @cached_property
+    def _unplanned(self) -> list[str]:
+        """Runs, checks and tests of the session's last process that its plan lacks: they were taken out."""
+        events, start = self._events or (), 0
+        for number, event in enumerate(events):
+            start = number if event.event == "began" else start
+        asked = {"submitting", "finished", *(test for event in events[start : start + 1] for test in event.tests)}
+        declared = {layout.HOLDER, *self.planned, *(self.plan.checks if self.plan is not None else ()), *self._slots}
+        return sorted({event.name for event in events[start:] if {event.event, event.name} & asked} - declared)
+
     def _process(self, at: float | None) -> int:
         """Number of the process that had the session at a Unix time: after `--resume` it is another one."""
         return sum(event.at <= (at or 0.0) for event in self._events or () if event.event == "began")
@@ -221,6 +232,8 @@ class Agreement:
             yield f"{name}: it is damaged, so that its lines about this {record.about} are unknown"
         if not events:
             return  # as of a replay
+        if self.plan is not None and self._unplanned:
+            yield f"{name}: it has {listed(self._unplanned)}, which {layout.PLAN} lacks"
         own = [event for event in events if event.name == record.name]
         finished, ended = [event for event in own if event.event == "finished"], record.timings.ended
         path = self.folder / record.within_session

@@ -197,7 +197,7 @@ def read_events(folder: Path) -> tuple[JournalEvent, ...]:
 
 
 def has_ended(folder: Path) -> bool:
-    """True if the last event of the journal is the end, or there is none, as of a replay (ConfigError: damaged)."""
+    """True if the journal ends with the end, or is missing, as of a replay (ConfigError: damaged)."""
     if not (folder / layout.JOURNAL).exists():
         return True
     events = read_events(folder)

@@ -199,7 +199,7 @@ class Follower:
         return self.finish(active, JobStatus(state=JobState.COMPLETED))
 
     def _is_broken(self, active: Active) -> bool:
-        """True if a rank on this machine is gone that did not end in order; on Slurm, srun ends the others."""
+        """True if a rank on this machine died; on Slurm, srun ends the others."""
         if not isinstance(active.job, LocalJob) or not (gone := active.job.gone):
             return False
         series = active.run.engine.read(active.run.place.folder, active.run.spec.recipe)

@@ -40,7 +40,7 @@ class Law:
     nodes: Callable[[Recipe], int | None] = lambda _: None
 
     def wrong_work(self, ran: Recipe, topology: Topology) -> str:
-        """How a run differs from what had to run; empty if it does not, is judged as recorded, or is not compared."""
+        """How a run differs from what had to run; empty for the same work, if judged as recorded, or if uncompared."""
         differences = self._differences(ran, topology)
         if self.as_recorded or not differences:
             return ""
@@ -50,7 +50,7 @@ class Law:
         )
 
     def note(self, ran: Recipe, topology: Topology) -> str:
-        """How a run was judged if not by a recipe of today; else empty."""
+        """How a run was judged by another recipe than today's; else empty."""
         differences = self._differences(ran, topology)
         if differences is None:
             return f"not compared with a recipe of today: {self.unread or f'this folder has no recipe {ran.name}'}"

@@ -81,9 +81,7 @@ class Runner:
         self._watchman: Watchman | None = None
         self._may_repeat = settings.rerun and settings.cluster != "debug"
         self._repeats = Repeats()
-        self._retries = Retries(
-            settings.retries, lambda key: put_aside(session, session.run_folder(key)), store.keep_attempt
-        )
+        self._retries = Retries(settings.retries, session, store.keep_attempt)
 
     def start(self, plan: Plan) -> None:
         """Take on checks and runs. In the debug cluster they happen here and now, in this thread."""
@@ -222,7 +220,7 @@ class Runner:
                     continue
                 self._take_on(run)
                 if self._earlier is not None and run.key not in self._store.runs:
-                    self._earlier.put_aside(run.key)
+                    put_aside(self._session, self._session.run_folder(run.key))
 
     @property
     def _busy(self) -> bool:
@@ -300,7 +298,7 @@ class Runner:
         problem = result.problem
         if active.adopted and problem and self._earlier is not None and self._earlier.explains(problem, active):
             self._say(f"run {run.key} is made again: it may have ended with its session ({problem.kind})")
-            self._earlier.put_aside(run.key)
+            put_aside(self._session, self._session.run_folder(run.key))
             self._schedule.waiting.insert(0, active.run)
             return
         if lost := lost_nodes(ended, problem):

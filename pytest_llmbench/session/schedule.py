@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_llmbench.cluster.jobs import SlurmJob
 from pytest_llmbench.cluster.lease import Lease, LeasePool, TooFewLeftError
-from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.cluster.settings import Settings
 from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, NotYetError, QueueFullError
@@ -27,6 +27,7 @@ from pytest_llmbench.core.record.records import Problem, ProblemKind, RunRecord
 from pytest_llmbench.core.unix_clock import UnixClock
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.following import Active
+from pytest_llmbench.session.journal.earlier import put_aside
 from pytest_llmbench.session.launch import Launcher
 from pytest_llmbench.session.record_store import RunSummary
 from pytest_llmbench.session.script.prepared import PreparedRun
@@ -320,7 +321,7 @@ class Retries:
     """Decides which runs are made once more after a fault of the infrastructure, and keeps their attempts."""
 
     most: int  # further attempts of one run, at most
-    put_aside: Callable[[str], Path | None]
+    session: Session
     write: Callable[[Path, RunRecord], object]
     # Kind and message of each attempt that another one followed, by the run's key
     superseded: dict[str, tuple[str, ...]] = field(default_factory=lambda: defaultdict(tuple))
@@ -332,7 +333,7 @@ class Retries:
     def supersede(self, record: RunRecord, problem: Problem) -> str:
         """Put an attempt aside, with its record; return a line for people."""
         key = record.key
-        folder = self.put_aside(key)
+        folder = put_aside(self.session, self.session.run_folder(key))
         if folder is not None:
             self.write(folder / layout.RECORD, record)
         self.superseded[key] += (f"{problem.kind}: {problem.message}",)

@@ -131,7 +131,7 @@ def record(tmp_path: Path) -> RunRecord:
         system="local", cluster="local", allocation="run", nodes=1, ranks=1, gpus=0, folder=str(tmp_path),
         metrics={"step_time": Metric(value=1.0, unit="s", rule="r", sense="time", amount=1.0)},
         timings=Timings(submitted=1.0, started=1.0, ended=2.0),
-        steady=steady_state([0.5, 0.501] * 20, skip=0),
+        steady=steady_state([0.5, 0.501] * 20),
         early=EarlyVerdict(planned=200, look=200, done=200, alpha=0.01, whole="why"), simulated="die@5",
         superseded=("job_lost: why",), as_recorded="how",
     )  # fmt: skip

@@ -6,6 +6,8 @@ from types import ModuleType
 
 from tests.docs.documents import CHECKOUT
 
+sys.path.append(str(CHECKOUT / "tools"))  # they may import each other
+
 
 def load(name: str) -> ModuleType:
     """Import `tools/NAME.py`, which is a program of its own."""

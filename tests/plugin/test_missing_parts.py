@@ -146,9 +146,8 @@ def test_impossible_shapes_are_errors_of_their_tests_only(user: UserFolder) -> N
     assert "a global batch of 6 does not divide into micro batches of 2 on 2 ranks" in odd.message
     assert "it does on 1, 3 ranks" in odd.message
     half = cases["test_reference[half-learns]"].message
-    assert "recipe half is bf16 on GPUs; this run has none: pass --scale smoke" in half
+    assert "recipe half: precision bf16 needs GPUs; this run has none: pass --scale smoke" in half
     for name in ("odd", "half"):
         record = result.record(name)
-        assert record["problem"]["kind"] == "impossible"
-        assert record["steps"] == []
+        assert (record["problem"]["kind"], record["steps"]) == ("impossible", [])
         assert [entry["verdict"] for entry in record["judgements"]] == ["ERROR"]

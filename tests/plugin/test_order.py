@@ -64,8 +64,7 @@ def test_the_second_session_waits_for_the_first(user: UserFolder) -> None:
         first.terminate()
         text, _ = first.communicate(timeout=300)
     assert first.returncode == pytest.ExitCode.INTERRUPTED, text
-    result = user.finish(second, code=0)
-    assert "another session measures on this machine" in result.text
+    assert "another session measures on this machine" in user.finish(second, code=0).text
 
 
 def test_in_this_process(user: UserFolder) -> None:

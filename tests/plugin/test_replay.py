@@ -100,19 +100,15 @@ def test_a_group_of_the_system_may_read_the_session(user: UserFolder, replay: Pa
     assert {modes[name] for name in ("session.json", "verdict.json", "junit.xml")} == {"0o640"}
 
 
-@pytest.mark.parametrize(
-    ("log", "said", "kind"),
-    [
-        (ours().partition("[default0]:" + END)[0], {"ranks_per_node": 2}, "no_evidence_of_completion"),
-        (ours(), {"ranks_per_node": 1}, "wrong_ranks"),
-        (ours(), {"ranks_per_node": 2, "wall_s": 1}, "implausible"),
-        (ours() + ours(), {"ranks_per_node": 2}, "restarted"),
-        (ours().partition("[default0]:" + END)[0] + LIMIT.format("JOB 7 ON a1"), {"ranks_per_node": 2}, "time_limit"),
-        ("nothing of interest\n", {}, "no_log"),
-        (None, {}, "no_log"),
-    ],
-    ids=["cut", "ranks", "clock", "twice", "time limit", "other log", "empty folder"],
-)
+@pytest.mark.parametrize(("log", "said", "kind"), [
+    (ours().partition("[default0]:" + END)[0], {"ranks_per_node": 2}, "no_evidence_of_completion"),
+    (ours(), {"ranks_per_node": 1}, "wrong_ranks"),
+    (ours(), {"ranks_per_node": 2, "wall_s": 1}, "implausible"),
+    (ours() + ours(), {"ranks_per_node": 2}, "restarted"),
+    (ours().partition("[default0]:" + END)[0] + LIMIT.format("JOB 7 ON a1"), {"ranks_per_node": 2}, "time_limit"),
+    ("nothing of interest\n", {}, "no_log"),
+    (None, {}, "no_log"),
+], ids=["cut", "ranks", "clock", "twice", "time limit", "other log", "empty folder"])  # fmt: skip
 def test_a_bad_log(
     replay: Path, judge: Callable[..., Result], log: str | None, said: dict[str, Any], kind: str
 ) -> None:
@@ -160,37 +156,21 @@ def test_slurms_word_is_evidence_for_who_is_meant_to_be_cut_off(
     assert verdicts(result) == {"tiny-learns": "PASS"}, result.text
 
 
-@pytest.mark.parametrize(
-    ("write", "said"),
-    [
-        (shutil.rmtree, "logs: no such folder"),
-        (lambda logs: (logs / "tiny").rmdir(), "no logs: put those of a run into "),
-        (lambda logs: (logs / "checks").mkdir(), "a session without runs: `llmbench report "),
-        (lambda logs: (logs / "tinny").mkdir(), "unknown recipe 'tinny' (did you mean 'tiny'?)"),
-        (lambda logs: (logs / "nlp13b").write_text("iteration"), "is a file: put it into a folder"),
-        (lambda logs: (logs / "nlp13b.log").write_text("iteration"), "is a file: put it into a folder"),
-        (lambda logs: (logs / "tiny" / "replay.yaml").write_text("nodes: [1"), "replay.yaml: cannot be read: "),
-        (lambda logs: (logs / "tiny" / "replay.yaml").mkdir(), "replay.yaml: cannot be read: "),
-        (lambda logs: (logs / "tiny" / "replay.yaml").write_text(""), "replay.yaml: expected a mapping of keys"),
-        (lambda logs: facts(logs / "tiny", node=1), "replay.yaml: node: unknown key 'node' (did you mean 'nodes'?)"),
-        (lambda logs: facts(logs / "tiny", nodes=2, hosts=["a"]), "replay.yaml: nodes: 2, and hosts names 1"),
-        (lambda logs: facts(logs / "tiny", ended="time_limit"), "recipe tiny has to do all its steps"),
-    ],
-    ids=[
-        "none",
-        "nothing",
-        "checks",
-        "recipe",
-        "file",
-        "log",
-        "yaml",
-        "folder",
-        "empty",
-        "key",
-        "contradiction",
-        "ended",
-    ],
-)
+@pytest.mark.parametrize(("write", "said"), [
+    (shutil.rmtree, "logs: no such folder"),
+    (lambda logs: (logs / "tiny").rmdir(), "no logs: put those of a run into "),
+    (lambda logs: (logs / "checks").mkdir(), "a session without runs: `llmbench report "),
+    (lambda logs: (logs / "tinny").mkdir(), "unknown recipe 'tinny' (did you mean 'tiny'?)"),
+    (lambda logs: (logs / "nlp13b").write_text("iteration"), "is a file: put it into a folder"),
+    (lambda logs: (logs / "nlp13b.log").write_text("iteration"), "is a file: put it into a folder"),
+    (lambda logs: (logs / "tiny" / "replay.yaml").write_text("nodes: [1"), "replay.yaml: cannot be read: "),
+    (lambda logs: (logs / "tiny" / "replay.yaml").mkdir(), "replay.yaml: cannot be read: "),
+    (lambda logs: (logs / "tiny" / "replay.yaml").write_text(""), "replay.yaml: expected a mapping of keys"),
+    (lambda logs: facts(logs / "tiny", node=1), "replay.yaml: node: unknown key 'node' (did you mean 'nodes'?)"),
+    (lambda logs: facts(logs / "tiny", nodes=2, hosts=["a"]), "replay.yaml: nodes: 2, and hosts names 1"),
+    (lambda logs: facts(logs / "tiny", ended="time_limit"), "recipe tiny has to do all its steps"),
+], ids=["none", "nothing", "checks", "recipe", "file", "log", "yaml", "folder", "empty", "key", "contradiction",
+        "ended"])  # fmt: skip
 def test_what_cannot_be_meant_is_a_usage_error(
     replay: Path, judge: Callable[..., Result], write: Callable[[Path], object], said: str
 ) -> None:

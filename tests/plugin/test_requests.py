@@ -128,8 +128,7 @@ def test_overriding_fixtures_of_ours_keeps_the_matrix(user: UserFolder) -> None:
     user.test()
     user.test(OVERRIDES, "conftest.py")
     result = user.run("--cluster", "local", "-n0", "-k", "tiny", code=0)
-    assert result.case.name == "test_reference[tiny-learns]"
-    assert result.case.properties["site"] == "ours"
+    assert (result.case.name, result.case.properties["site"]) == ("test_reference[tiny-learns]", "ours")
     # pytest-benchmark was not asked for anything, so it shows nothing.
     assert "Name (time in" not in result.text
     assert result.case.properties["verdict"] == "PASS"

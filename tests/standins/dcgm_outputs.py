@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-JSON_VERSIONS = ("2.3.5", "3.3.9", "4.4.2")
-TABLE_VERSIONS = ("3.2.6", "4.2.3")
-VERSIONS = (*JSON_VERSIONS, *(f"table of {version}" for version in TABLE_VERSIONS))
+VERSIONS = ("2.3.5", "3.3.9", "4.4.2")
 
 # By the name that version 4 has: category, name up to version 3, and the first level that runs it.
 _TESTS = {
@@ -56,8 +54,6 @@ def printed(version: str, changes: Changes = NONE, *, level: int = 3, gpus: int 
         for name, (_, _, first) in _TESTS.items()
         if first <= level and (name != "eud" or name in changes)
     }
-    if version.startswith("table of "):
-        return _table(version.removeprefix("table of "), results)
     build = {"2": _version_2, "3": _version_3, "4": _version_4}[version[0]]
     return json.dumps(build(version, results, gpus), indent=4) + "\n"
 
@@ -129,60 +125,3 @@ def _warnings(said: Said, key: str) -> dict[str, Any]:
 
 def _worst(told: list[Said]) -> Said:
     return max(told, key=lambda said: (["Pass", "Skip", "Warn", "Fail"].index(said.status), said.error is not None))
-
-
-def _table(version: str, results: Mapping[str, list[Said]]) -> str:
-    lines = [
-        "Successfully ran diagnostic for group.",
-        _rule("-"), _row("Diagnostic", "Result"), _rule("="),
-        _section("Metadata"), _row("DCGM Version", version), _row("Driver Version Detected", "535.54.03"),
-        _row("GPU Device IDs Detected", ",".join(["2330"] * len(results["software"]))),
-    ]  # fmt: skip
-    category = "Metadata"
-    for name, told in results.items():
-        if category != _TESTS[name][0]:
-            category = _TESTS[name][0]
-            lines.append(_section(category))
-        lines += _rows_4(name, told) if version.startswith("4") else _rows_3(name, told)
-    return "\n".join([*lines, _rule("-"), ""])
-
-
-def _rows_4(name: str, told: list[Said]) -> list[str]:
-    rows = [_row(name, _worst(told).status)]
-    for gpu, said in enumerate(told):
-        rows.append(_row("", f"GPU{gpu}: {said.status}"))
-        rows += _pieces(f"Warning: GPU{gpu}", said)
-    return rows
-
-
-def _rows_3(name: str, told: list[Said]) -> list[str]:
-    category, old, _ = _TESTS[name]
-    if category == "Deployment":
-        return [_row(old, _worst(told).status), *_pieces("Error", _worst(told))]
-    words = []
-    for status in ("Pass", "Fail", "Warn", "Skip"):
-        gpus = [str(gpu) for gpu, said in enumerate(told) if said.status == status]
-        if gpus:
-            some = f"GPU{'s' if len(gpus) > 1 else ''}: {', '.join(gpus)}"
-            words.append(f"{status} - {'All' if len(gpus) == len(told) else some}")
-    rows = [_row(old if not number else "", word) for number, word in enumerate(words)]
-    return rows + [row for said in told for row in _pieces("Warning", said)]
-
-
-def _pieces(name: str, said: Said) -> list[str]:
-    if said.error is None:
-        return []
-    pieces = [said.error.text[at : at + 45] for at in range(0, len(said.error.text), 45)]
-    return [_row(name if not number else "", piece) for number, piece in enumerate(pieces)]
-
-
-def _row(name: str, value: str) -> str:
-    return f"| {name:<25} | {value:<46} |"
-
-
-def _rule(sign: str) -> str:
-    return f"+{sign * 27}+{sign * 48}+"
-
-
-def _section(name: str) -> str:
-    return f"|{f'-----  {name}  ':-<27}+{'-' * 48}|"

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """A stand-in for dcgmi: it takes the command line that the real one takes, and prints again what a file holds.
 
-DCGMI_PRINTS names that file without its suffix: `.json` is printed with `-j`, else `.txt`. DCGMI_STATUS is the exit
-status (0 without). DCGMI_MODE makes it another program: `hang`, `empty`, `killed`, `truncated`, `no-engine`, or
-`no-json` for one that knows no `-j`.
+DCGMI_PRINTS names that file, which holds what `-j` prints. DCGMI_STATUS is the exit status (0 without). DCGMI_MODE
+makes it another program: `hang`, `empty`, `killed`, `truncated` or `no-engine`.
 """
 
 import os
@@ -29,7 +28,7 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     if not argv or argv[0] != "diag":
         print("ERROR: Invalid subsystem.")
         return -2 & 0xFF
-    given = _parse(argv[1:], knows_json=mode != "no-json")
+    given = _parse(argv[1:])
     _validate(given)
     if "CUDA_VISIBLE_DEVICES" in env:
         print("WARNING: CUDA_VISIBLE_DEVICES is set on dcgmi process.", file=sys.stderr)
@@ -41,18 +40,18 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     if mode == "no-engine":
         print(f"Error: unable to establish a connection to the specified host: {given.get('host', 'localhost')}")
         return -21 & 0xFF
-    text = "" if mode == "empty" else Path(f"{env['DCGMI_PRINTS']}.{'json' if 'json' in given else 'txt'}").read_text()
+    text = Path(env["DCGMI_PRINTS"]).read_text() if mode != "empty" and "json" in given else ""
     sys.stdout.write(text[: len(text) // 2] if mode == "truncated" else text)
     return int(env.get("DCGMI_STATUS", "0"))
 
 
-def _parse(words: Sequence[str], *, knows_json: bool) -> dict[str, str]:
+def _parse(words: Sequence[str]) -> dict[str, str]:
     given: dict[str, str] = {}
     rest = list(words)
     while rest:
         word, _, value = rest.pop(0).partition("=")
         name = {**_WITH_VALUE, "-j": "json", "-v": "verbose"}.get(word, word[2:] if word.startswith("--") else "")
-        if name not in _LONG or name in given or (name == "json" and not knows_json):
+        if name not in _LONG or name in given:
             _refuse(word, "Couldn't find match for argument")
         if _LONG[name] and not value:
             if not rest:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.checks.base import Answer, Probe, Site
-from pytest_llmbench.checks.host.nodes.facts import HostFacts, KernelTuning, ProcessLimits, ResourceLimits
+from pytest_llmbench.checks.host.nodes.facts import (
+    HostFacts,
+    HostMemorySizes,
+    KernelTuning,
+    ProcessLimits,
+    ResourceLimits,
+)
 from pytest_llmbench.checks.host.nodes.files import Mount
 from pytest_llmbench.core.plain import write_plain
 from pytest_llmbench.core.wire.task import Task
@@ -136,5 +142,12 @@ TUNING = KernelTuning(
     governors={"performance": 96}, iommu_groups={"identity": 40}, acs=(),
 )  # fmt: skip
 HOST_FACTS = HostFacts(
-    limits=LIMITS, meminfo=None, interfaces={}, infiniband=(), tuning=TUNING, software={}, containers={}, paths={}
+    limits=LIMITS,
+    memory=HostMemorySizes(total=2**41, available=2**41 - 2**35, swapped=0),
+    interfaces={},
+    infiniband=(),
+    tuning=TUNING,
+    software={},
+    containers={},
+    paths={},
 )

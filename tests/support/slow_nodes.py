@@ -21,9 +21,8 @@ class SlowNodes:
     sigma: float = 0.0  # of the log-normal noise on every measurement
     fluke: float = 0.0  # probability that a measurement is slow by chance
     speed: float = 0.7  # of a bad node; a good one has 1
-    links: tuple[Pair, ...] = ()  # slow links, as pairs of names. runs, rounds: measured so far
-    runs: int = 0
-    rounds: int = 0
+    links: tuple[Pair, ...] = ()  # slow links, as pairs of names
+    runs: int = 0  # groups that were measured so far
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -36,11 +35,11 @@ class SlowNodes:
         return (self.speed if slow else 1.0) * math.exp(self.sigma * self.random.gauss(0, 1))
 
     def play(self, rounds: Rounds) -> list[Game]:
-        self.rounds += len(rounds)
         self.runs += sum(len(pairs) for pairs in rounds)
         return [Game(pair=pair, value=self.rate(pair)) for pairs in rounds for pair in pairs]
 
-    def slow(self, groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
+    def slow(self, groups: Sequence[tuple[str, ...]]) -> list[bool]:
+        self.runs += len(groups)
         return [self.rate(group) < 1 - TOLERANCE for group in groups]
 
     def hunt(self, floor: float | None = None) -> PairVerdict:

@@ -40,14 +40,10 @@ def test_names_only_come() -> None:
     assert recorded == sorted(api.__all__), f"record new names in {RECORDED}; a name that was there stays"
 
 
-@pytest.mark.parametrize(
-    ("names", "unneeded"),
-    [
-        ("RankContext, StepLog, ProbeLog", {"pytest", "submitit", "pytest_llmbench.engines.base"}),
-        ("InProcess, External, HostCheck, Probe, Report, LogReader", {"pytest", "submitit"}),
-    ],
-    ids=["ranks", "engines and checks"],
-)
+@pytest.mark.parametrize(("names", "unneeded"), [
+    ("RankContext, StepLog, ProbeLog", {"pytest", "submitit", "pytest_llmbench.engines.base"}),
+    ("InProcess, External, HostCheck, Probe, Report, LogReader", {"pytest", "submitit"}),
+], ids=["ranks", "engines and checks"])  # fmt: skip
 def test_nodes_need_no_pytest_for_it(names: str, unneeded: set[str]) -> None:
     code = f"import sys; from pytest_llmbench.api import {names}; assert not {unneeded} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -46,8 +46,7 @@ def test_a_size_is_the_published_one(name: str) -> None:
     recipe = RECIPES["full"][name]
     size, layers, hidden, heads, tokens, learning_rate = PUBLISHED[name]
     assert (recipe.model.layers, recipe.model.hidden_size, recipe.model.attention_heads) == (layers, hidden, heads)
-    assert recipe.tokens_per_step == tokens
-    assert recipe.optimizer.learning_rate == learning_rate
+    assert (recipe.tokens_per_step, recipe.optimizer.learning_rate) == (tokens, learning_rate)
     assert parameters(recipe.model, recipe.sequence_length) == pytest.approx(size, rel=0.02)
 
 

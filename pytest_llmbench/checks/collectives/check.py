@@ -284,13 +284,7 @@ def judge(
         for name, subject, value, unit in _list_numbers(curve, ranks)
     ]
     bounds = Bounds(site, settings, law=_make_law(curve, fleet, machines))
-    references = bounds.applicable(device, nodes, gpus)
-    measured = {reading.statistic for reading in readings}
-    unmeasured = (
-        f"reference {reference.name} asks for {reference.statistic}, which was not measured: see max_bytes"
-        for reference in references
-        if reference.statistic not in measured
-    )
+    unmeasured = (f"{reason}: see max_bytes" for reason in bounds.unmeasured(readings, device, nodes, gpus))
     doubt = doubt or next(chain(_find_doubts(curve, ranks), unmeasured), None)
     findings = [*_find_wrong_values(curve, wrong, host)]
     bounded = bounds.covers(readings, device)
@@ -304,7 +298,6 @@ def judge(
         unbounded=not bounded, bounds=tuple(bounds.lines(readings, device)), notes=tuple(notes),
         evidence={
             "curve": curve.model_dump(mode="json"), "device": device,
-            "references": [reference.model_dump(mode="json") for reference in references],
             **(machines.evidence if machines else {}),
         },
     )  # fmt: skip

@@ -123,7 +123,8 @@ class Gemm(DeviceCheck):
             ),
             readings=tuple(rates.readings),
             unjudged={
-                **undecided, **_find_implausible(shares), **_find_unswept(swept), **silent(sweeps), **silent(answers),
+                **rates.unmeasured(), **undecided, **_find_implausible(shares), **_find_unswept(swept),
+                **silent(sweeps), **silent(answers),
             },
             unbounded=rates.unbounded and not any(judged_shares.values()),
             bounds=rates.lines(),

@@ -121,6 +121,18 @@ class Rates:
         for readings in self._by_model.values():
             yield from find_outliers(readings, tolerance=self._tolerance, action=action)
 
+    def unmeasured(self) -> dict[str, str]:
+        """The nodes where a device lacks a number that a reference asks for, each with the reason."""
+        reasons: dict[str, str] = {}
+        for model, readings in self._by_model.items():
+            devices: dict[tuple[str, str], list[Reading]] = defaultdict(list)
+            for reading in readings:
+                devices[str(reading.host), reading.subject].append(reading)
+            for (host, device), own in devices.items():
+                for reason in self._bounds.unmeasured(own, model, 1, own[0].gpus):
+                    reasons.setdefault(host, f"{device}: {reason}")
+        return reasons
+
     @property
     def unbounded(self) -> bool:
         """True if something was measured without any reference for it."""

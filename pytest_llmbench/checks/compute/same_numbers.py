@@ -24,7 +24,7 @@ from pytest_llmbench.checks.base import (
 )
 from pytest_llmbench.checks.compute.nodes.answer import TURNS, RankNumbers, Turn, groups
 from pytest_llmbench.checks.compute.rates import finding, list_answered, subject
-from pytest_llmbench.core.quantity import counted, listed
+from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -72,8 +72,7 @@ def _judge(answers: Sequence[Answer[RankNumbers]], site: Site, steps: int) -> Re
     unjudged: dict[str, str] = {}
     for team in teams:
         verdict = judge_numbers([{rank: turns[number] for rank, turns in team.items()} for number in range(TURNS)])
-        known = f"known after {counted(verdict.swaps, 'swap')}"
-        findings += [_make_finding(*named[rank], f"first {what}; {known}") for rank, what in verdict.wrong.items()]
+        findings += [_make_finding(*named[rank], f"first {what}") for rank, what in verdict.wrong.items()]
         for suspects in verdict.suspects:
             devices = ", ".join(" ".join(named[rank]) for rank in sorted(suspects))
             hosts = {named[rank][0] for rank in suspects}
@@ -140,23 +139,10 @@ class NumbersVerdict:
 
     wrong: Mapping[int, str] = field(default_factory=dict)  # the first wrong number of each wrong rank
     suspects: tuple[frozenset[int], ...] = ()  # ranks one of which is wrong, for each disagreement without a majority
-    swaps: int = 0  # the number of swaps that named the wrong ones
 
 
-Turns = Sequence[Mapping[int, Turn]]
-
-
-def judge_numbers(turns: Turns) -> NumbersVerdict:
+def judge_numbers(turns: Sequence[Mapping[int, Turn]]) -> NumbersVerdict:
     """Judge the turns of one team, each by rank."""
-    whole = _count_votes(turns)
-    for count in range(1, len(turns)):
-        early = _count_votes(turns[:count])
-        if early.wrong.keys() == whole.wrong.keys() and early.suspects == whole.suspects:
-            return NumbersVerdict(wrong=early.wrong, suspects=early.suspects, swaps=count - 1)
-    return NumbersVerdict(wrong=whole.wrong, suspects=whole.suspects, swaps=max(len(turns) - 1, 0))
-
-
-def _count_votes(turns: Turns) -> NumbersVerdict:
     votes: dict[NumberOf, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     damaged: list[frozenset[int]] = []
     wrong: dict[int, str] = {}

@@ -93,7 +93,7 @@ class Sustained(CheckDefaults):
         return Report(
             findings=findings,
             readings=tuple(rates.readings),
-            unjudged={**unjudged, **silent(answers)},
+            unjudged={**rates.unmeasured(), **unjudged, **silent(answers)},
             unbounded=rates.unbounded,
             bounds=rates.lines(),
             notes=(*(note for load in loads for note in load.notes()), *rates.notes()),

@@ -1,9 +1,9 @@
-"""Reader of the output of `dcgmi diag`: the JSON of `-j`, of DCGM 2 to 4 and of nvvs beneath it, or else its table."""
+"""Reader of the JSON that `dcgmi diag -j` prints, of DCGM 2 to 4, and of nvvs beneath it."""
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -32,7 +32,7 @@ class Recorded:
     """An error that a test recorded, whatever its status."""
 
     text: str  # in DCGM's words
-    error_id: int | None = None  # numbers of DCGM's own, from version 3 on and only in JSON
+    error_id: int | None = None  # numbers of DCGM's own, from version 3 on
     category: int | None = None
     severity: int | None = None
 
@@ -72,8 +72,7 @@ class Diagnosis:
     version: str | None = None  # DCGM's
     driver: str | None = None  # the driver's
     gpus: int | None = None  # number of GPUs in the diagnostic
-    tests: tuple[DiagnosticOutcome, ...] = ()  # in order; of several iterations, all of them
-    overall: Status | None = None  # the result over all iterations; None for a single one
+    tests: tuple[DiagnosticOutcome, ...] = ()  # in order
     runtime_error: str | None = None  # the reason for an end without results, in DCGM's words
     unreadable: str | None = None  # the fault of an incomplete or unknown output; `tests` is empty then
 
@@ -104,20 +103,21 @@ def key_of(name: str) -> str:
     return _NAMES.get(key, key)
 
 
-def read_dcgm(text: str) -> tuple[Diagnosis, ...]:
-    """Read an output: one diagnosis per node whose output it has, one at least.
-
-    An empty or cut output, and one without results, gives a diagnosis with the reason.
-    """
-    documents = [_read(read_document, document) for document in find_documents(text)]
-    tables = [_read(read_table, table) for table in split_tables(text)]
-    if documents or tables:
-        return (*documents, *tables)
-    if error := error_in(text):
-        return (Diagnosis(runtime_error=error),)
+def read_dcgm(text: str) -> Diagnosis:
+    """Read an output. One that is empty or cut, without results or with those of several nodes, gives the reason."""
+    documents = find_documents(text)
+    if len(documents) > 1:
+        return Diagnosis(unreadable=f"it has results of {len(documents)} nodes")
+    if documents:
+        try:
+            return read_document(documents[0])
+        except (UnreadableReport, RecursionError) as error:
+            return Diagnosis(unreadable=str(error))
+    if error_line := error_in(text):
+        return Diagnosis(runtime_error=error_line)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = f"no results; its last line is {lines[-1][:_LONGEST]!r}" if lines else "it printed nothing"
-    return (Diagnosis(unreadable=reason),)
+    return Diagnosis(unreadable=reason)
 
 
 def error_in(text: str) -> str | None:
@@ -126,21 +126,12 @@ def error_in(text: str) -> str | None:
     return error[1].strip()[:_LONGEST] if error else None
 
 
-def _read(reader: Callable[[Any], Diagnosis], output: object) -> Diagnosis:
-    try:
-        return reader(output)
-    except (UnreadableReport, RecursionError) as error:
-        return Diagnosis(unreadable=str(error))
-
-
 def _read_status(word: object) -> Status:
     status = _STATUSES.get(word.casefold()) if isinstance(word, str) else None
     if status is None:
         raise UnreadableReport(f"{word!r} is not a status of DCGM")
     return Status[status]
 
-
-# The JSON.
 
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 _BEGINNING = re.compile(r"^([ \t]*)\{", re.MULTILINE)
@@ -169,16 +160,15 @@ def find_documents(text: str) -> list[Mapping[str, Any]]:
         except (ValueError, RecursionError):
             outermost = min(outermost, len(match[1]))
             continue
-        if any(name in document for name in (*_ROOTS, "iterations")):
+        if any(name in document for name in _ROOTS):
             documents.append(document)
     return documents
 
 
 def read_document(document: Mapping[str, Any]) -> Diagnosis:
     """Read one document. Raises UnreadableReport if it is of an unknown version."""
-    if "iterations" in _mapping(document, "the output"):
-        return _read_iterations(document)
-    root = _mapping(next((document[name] for name in _ROOTS if name in document), None), "the diagnostic")
+    document = _mapping(document, "the output")
+    root = _mapping(next(document[name] for name in _ROOTS if name in document), "the diagnostic")
     error = root.get("runtime_error")
     version = _find_text("version", document, root)
     if error is not None:
@@ -192,18 +182,6 @@ def read_document(document: Mapping[str, Any]) -> Diagnosis:
         raise UnreadableReport("there are no tests in it")
     driver = _find_text("Driver Version Detected", document, root)
     return Diagnosis(version=version, driver=driver, gpus=_count_gpus(document, tests), tests=tests)
-
-
-def _read_iterations(document: Mapping[str, Any]) -> Diagnosis:
-    items = _sequence(document["iterations"], "iterations")
-    runs = [read_document(_mapping(item, "an iteration")) for item in items]
-    if not runs:
-        raise UnreadableReport("there are no iterations in it")
-    return Diagnosis(
-        version=runs[0].version, driver=runs[0].driver, gpus=runs[0].gpus,
-        tests=tuple(test for run in runs for test in run.tests), overall=_read_status(document.get("Overall Result")),
-        runtime_error=next((run.runtime_error for run in runs if run.runtime_error is not None), None),
-    )  # fmt: skip
 
 
 def _read_test(category: object, test: Mapping[str, Any]) -> DiagnosticOutcome:
@@ -299,137 +277,3 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if isinstance(value, _Twice):
         raise UnreadableReport(f"{what} has a key twice")
     return value
-
-
-# The table that `dcgmi diag` prints without `-j`; those of several nodes may follow each other, without names.
-
-_HEADER = re.compile(r"\|\s*Diagnostic\s*\|\s*Result\s*\|")
-_UNDER_HEADER = re.compile(r"\+=+\+=+\+")
-_LAST = re.compile(r"\+-+\+-+\+")
-_SECTION = re.compile(r"[|+]-----\s+(\w+(?: \w+)*)\s+-+\+-+[|+]")
-_ROW = re.compile(r"\|([^|]*)\|(.*)\|")
-_WORD = r"(Pass|Fail|Skip|Warn|Not Run)"
-# `Pass`, `Pass - All`, `Fail - GPU: 0`, `Fail - GPUs: 0, 3`, and from version 4 on `GPU0: Pass`.
-_STATUS = re.compile(rf"{_WORD}(?: - (?:All|(\w+?)s?: (\d{{1,6}}(?:, \d{{1,6}})*)))?", re.ASCII)
-_ENTITY_STATUS = re.compile(rf"([A-Za-z]+) ?(\d{{1,6}}): {_WORD}", re.ASCII)
-_MESSAGE = re.compile(r"(Warning|Error|Info)(?:: ([A-Za-z]+) ?(\d{1,6}))?", re.ASCII)
-_ABOUT_GPU = re.compile(r"GPU (\d{1,6})\b", re.ASCII)
-# dcgmi cuts a message into pieces of this many characters, and pads the last.
-_PIECE = 45
-
-
-@dataclass
-class _Message:
-    """A warning, an error or information under a test, in pieces."""
-
-    kind: str
-    entity: str | None
-    pieces: list[str]
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces).strip()
-
-
-@dataclass
-class _ReportRow:
-    """A test and the lines beneath it."""
-
-    category: str
-    name: str
-    results: list[DcgmResult] = field(default_factory=list)
-    messages: list[_Message] = field(default_factory=list)
-
-    def test(self) -> DiagnosticOutcome:
-        """The test, each recorded error with the result that it is about."""
-        entities = {entity: number for number, result in enumerate(self.results) for entity in result.entities}
-        worst = max(range(len(self.results)), key=lambda number: self.results[number].status)
-        errors: list[list[Recorded]] = [[] for _ in self.results]
-        for message in self.messages:
-            if message.kind != "Info":
-                about = message.entity
-                if about is None and (match := _ABOUT_GPU.match(message.text)):
-                    about = f"GPU {match[1]}"
-                errors[entities.get(about or "", worst)].append(Recorded(text=message.text))
-        first, *rest = [
-            DcgmResult(status=result.status, entities=result.entities, recorded=tuple(recorded))
-            for result, recorded in zip(self.results, errors, strict=True)
-        ]
-        # From version 4 on the first line sums up those beneath it; it counts if it is worse or records more.
-        worst_of_rest = max((result.status for result in rest), default=Status.SKIP)
-        repeats = bool(rest) and not first.entities and not first.recorded and first.status <= worst_of_rest
-        return DiagnosticOutcome(
-            category=self.category, name=self.name, results=tuple(rest if repeats else [first, *rest])
-        )
-
-
-def split_tables(text: str) -> list[list[str]]:
-    """The lines of every table in an output, each from its header to its last line, or to where it is cut."""
-    tables: list[list[str]] = []
-    is_open = False
-    for line in (line.strip() for line in text.splitlines()):
-        if _HEADER.fullmatch(line):
-            tables.append([])
-            is_open = True
-        is_open = is_open and line.startswith(("|", "+"))
-        if is_open:
-            tables[-1].append(line)
-        is_open = is_open and not _LAST.fullmatch(line)
-    return tables
-
-
-def read_table(lines: Sequence[str]) -> Diagnosis:
-    """Read one table. Raises UnreadableReport if it is cut or of an unknown version."""
-    if not _LAST.fullmatch(lines[-1]):
-        raise UnreadableReport("the table ends before its last line")
-    rows: list[_ReportRow] = []
-    metadata: dict[str, str] = {}
-    category: str | None = None
-    for line in lines[1:-1]:
-        if section := _SECTION.fullmatch(line):
-            category = section[1]
-        elif cells := _ROW.fullmatch(line):
-            if category == "Metadata":
-                metadata[cells[1].strip()] = cells[2].strip()
-            else:
-                _add_row(rows, category or "", cells[1].strip(), cells[2])
-        elif not _UNDER_HEADER.fullmatch(line):
-            raise UnreadableReport(f"no row of a table: {line!r}")
-    if not rows:
-        raise UnreadableReport("there are no tests in it")
-    gpus = [gpu for gpu in metadata.get("GPU Device IDs Detected", "").split(",") if gpu.strip()]
-    version, driver = metadata.get("DCGM Version"), metadata.get("Driver Version Detected")
-    return Diagnosis(version=version, driver=driver, gpus=len(gpus) or None, tests=tuple(row.test() for row in rows))
-
-
-def _add_row(rows: list[_ReportRow], category: str, name: str, cell: str) -> None:
-    """Add one row: a test, a further result of it, a message about it, or the next piece of that."""
-    value = cell.strip()
-    if message := _MESSAGE.fullmatch(name):
-        entity = f"{message[2]} {message[3]}" if message[2] else None
-        if not rows:
-            raise UnreadableReport(f"a message about no test: {value!r}")
-        rows[-1].messages.append(_Message(message[1], entity, [cell[1 : 1 + _PIECE]]))
-        return
-    result = _read_cell(value)
-    if name:
-        if result is None:
-            raise UnreadableReport(f"{name} says {value!r}, not a result")
-        rows.append(_ReportRow(category, name, [result]))
-    elif rows and result is not None:
-        if {entity for earlier in rows[-1].results for entity in earlier.entities} & set(result.entities):
-            raise UnreadableReport(f"{rows[-1].name} has two results of the same: {value!r}")
-        rows[-1].results.append(result)
-    elif rows and rows[-1].messages:
-        rows[-1].messages[-1].pieces.append(cell[1 : 1 + _PIECE])
-    else:
-        raise UnreadableReport(f"{value!r} belongs to no test")
-
-
-def _read_cell(value: str) -> DcgmResult | None:
-    if match := _STATUS.fullmatch(value):
-        entities = tuple(f"{match[2]} {number}" for number in match[3].split(", ")) if match[3] else ()
-        return DcgmResult(status=_read_status(match[1]), entities=entities)
-    if match := _ENTITY_STATUS.fullmatch(value):
-        return DcgmResult(status=_read_status(match[3]), entities=(f"{match[1]} {match[2]}",))
-    return None

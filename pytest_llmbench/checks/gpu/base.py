@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pytest_llmbench.checks.answers import dissenters, read_per_host
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, Site, options_of
 from pytest_llmbench.checks.findings import FindingMaker, SharedKind, make_finding
-from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, ToolEnd
+from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, ToolOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu, read_smi
 from pytest_llmbench.core.errors import RunError
 from pytest_llmbench.core.record.health import Finding, Report, Severity
@@ -78,13 +78,13 @@ def _read(facts: Mapping[str, GpuFacts], silent: Mapping[str, str]) -> GpuNodes:
     for host, node in facts.items():
         try:
             require_output(node.smi)
-            smi[host] = read_smi(Path(node.smi.path).read_text(encoding="utf-8", errors="replace"))
+            smi[host] = read_smi(Path(node.smi_file).read_text(encoding="utf-8", errors="replace"))
         except (RunError, OSError) as error:
             failed[host] = str(error)
     return GpuNodes(facts=facts, smi=smi, failed=failed, silent=silent)
 
 
-def require_output(output: ToolEnd) -> None:
+def require_output(output: ToolOutput) -> None:
     """Refuse the output of a program that failed. Raises RunError `failed`, with the reason."""
     if output.error is not None:
         raise RunError("failed", f"{output.command}: {output.error}")  #: error failed: Check: a tool failed

@@ -135,10 +135,10 @@ class Processes(PerGpu):
                 continue
             who = f"process {process.pid or 'with a hidden number'} ({process.name}, type {process.kind}) uses it"
             #: finding stray_process: a foreign process uses a GPU
-            if "C" in process.kind:
-                yield "stray_process", Severity.CONFIGURE, who, "end it, and find out why its job left it"
-            else:
+            if process.kind == "G":
                 yield "stray_process", Severity.MONITOR, who, "run no display on a compute GPU"
+            else:
+                yield "stray_process", Severity.CONFIGURE, who, "end it, and find out why its job left it"
         used = gpu.memory_used_mib
         if used is not None and used > options.memory_mib and not gpu.processes:
             message = f"{used:g} MiB in use, but no process is visible"

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, describe_missing, find_unlike, finding, subject
-from pytest_llmbench.checks.gpu.nodes.facts import SmiOutput
+from pytest_llmbench.checks.gpu.nodes.facts import ToolOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import Smi, SmiGpu
 from pytest_llmbench.core.gpus import same_gpu
 from pytest_llmbench.core.record.health import Finding, Report, Severity
@@ -74,7 +74,7 @@ class Inventory(GpuCheck):
         )
 
 
-def _explain_failure(output: SmiOutput, reason: str) -> Fault | None:
+def _explain_failure(output: ToolOutput, reason: str) -> Fault | None:
     """The cause of a failure of nvidia-smi; None if it may have any."""
     code, error = output.code, output.error or ""
     words = f"{error} {output.complaint} {reason}".lower()

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import NonNegativeInt, PositiveFloat
 
+from pytest_llmbench.checks.answers import skip_all
 from pytest_llmbench.checks.base import Site
 from pytest_llmbench.checks.gpu.base import Fault, GpuCheck, GpuNodes, find_unlike, finding, require_output
 from pytest_llmbench.checks.gpu.nodes.facts import ToolOutput
@@ -131,8 +132,8 @@ class GpuNvlink(GpuCheck):
             (state.speeds or state.all_inactive or state.hides_links) and not state.has_no_bridge
             for state in links.values()
         )
-        if none and options.links is None and not unjudged:
-            return Report(skip="these GPUs have no NVLink, or no bridge joins them", evidence={"nvlink": shown})
+        if none and options.links is None:
+            return skip_all("these GPUs have no NVLink, or no bridge joins them", shown, unjudged)
         findings = [
             finding(host, f"GPU {gpu}", *fault)
             for (host, gpu), state in links.items()

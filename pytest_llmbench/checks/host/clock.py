@@ -8,6 +8,7 @@ from pydantic import PositiveFloat
 
 from pytest_llmbench.checks.answers import read_per_host
 from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.findings import Bounds
 from pytest_llmbench.checks.host.base import HostCheck, find_below, finding, has_one_clock, kind_of
 from pytest_llmbench.checks.host.nodes.clock import NodeClock
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
@@ -52,11 +53,14 @@ class Clock(HostCheck):
             *find_unkept(clocks),
             *find_below(readings, fleet.site, settings, _ACTION),
         ]
+        bounds = Bounds(fleet.site, settings, any_scale=True)
+        asked = next(bounds.unmeasured((), None, 1, 0), None)
+        lacking = dict.fromkeys(clocks.keys() - skews.keys(), asked) if asked else {}
         blind = [host for host, clock in clocks.items() if clock.kernel is None]
         return Report(
             findings=tuple(findings),
             readings=tuple(readings),
-            unjudged=unjudged,
+            unjudged={**lacking, **unjudged},
             skipped={host: reason for host, clock in others.items() if (reason := why_unknown(clock, limit_s))},
             notes=(_RESOLUTION, *(f"{host}: the kernel does not report whether its clock is kept" for host in blind)),
             evidence={"clocks": clocks},

@@ -2,16 +2,15 @@
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
 from pytest_llmbench.checks.answers import read_per_host
-from pytest_llmbench.checks.base import Answer, CheckSettings, Fleet, options_of
+from pytest_llmbench.checks.base import CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.host.base import (
-    FEW,
     HostCheck,
     HostKind,
     find_below,
@@ -20,9 +19,8 @@ from pytest_llmbench.checks.host.base import (
     kind_of,
     variables,
 )
-from pytest_llmbench.checks.host.nodes.folders import LAG_S, LOOK_S, CacheMarks, KernelCaches, Room, Rooms, SharedView
+from pytest_llmbench.checks.host.nodes.folders import LAG_S, LOOK_S, KernelCaches, Room, Rooms, SharedView
 from pytest_llmbench.core.files import read_text, write_text
-from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.health import Finding, Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
@@ -144,46 +142,30 @@ class JitCache(HostCheck):
     summary = "folders of compiled kernels: not shared between nodes, and filled"
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
-        several = len(fleet.hosts) > 1
         folders = {  # of environments without a container, for their own ranks
             f"{name} of {where}": env[name]
             for where, env in variables(fleet.site, bare=True).items()
             for name in _CACHES
             if where != "env" and name in env
         }
-        config = {"folders": folders, "mark": secrets.token_hex(8) if several else None}
-
-        def step(name: str) -> list[Answer]:
-            return fleet.run([self.probe(settings, f"folders:{name}", config, name=f"cache-{name}")])[0]
-
-        caches, unjudged = read_per_host(step("mark_caches"), KernelCaches)
-        marks: dict[str, Mapping[str, tuple[str, ...]]] = {}
-        findings, notes = list(find_cold(caches)), []
-        if several:
-            seen, blind = read_per_host(step("find_marks"), CacheMarks)
-            marks, unjudged = {host: node.marks for host, node in seen.items()}, {**blind, **unjudged}
-            step("remove_marks")
-            severity = Severity.CONFIGURE if fleet.site.gpus_per_node else Severity.MONITOR
-            findings = [*find_shared(caches, marks, severity), *findings]
-            notes = list(_describe_limits(caches))
-        evidence = {"caches": caches, "marks": marks}
-        return Report(findings=tuple(findings), unjudged=unjudged, notes=tuple(notes), evidence=evidence)
+        probe = self.probe(settings, "folders:caches", {"folders": folders})
+        caches, unjudged = read_per_host(fleet.run([probe])[0], KernelCaches)
+        severity = Severity.CONFIGURE if fleet.site.gpus_per_node else Severity.MONITOR
+        shared = find_shared(caches, severity) if len(fleet.hosts) > 1 else ()
+        return Report(findings=(*shared, *find_cold(caches)), unjudged=unjudged, evidence={"caches": caches})
 
 
-def find_shared(
-    caches: Mapping[str, KernelCaches], marks: Mapping[str, Mapping[str, Sequence[str]]], severity: Severity
-) -> Iterator[Finding]:
-    """Findings about folders that another node marked, too, or that lie on a file system of the network."""
+def find_shared(caches: Mapping[str, KernelCaches], severity: Severity) -> Iterator[Finding]:
+    """Findings about folders on a file system that other nodes may have mounted, too."""
     for host, node in caches.items():
-        shares = []
-        for name, cache in node.folders.items():
-            seen = marks.get(host, {}).get(name, ())
-            others = [other for other in seen if other in caches and caches[other].boot != node.boot]
-            if others or is_network(cache.mount):
-                whom = listed(others, FEW) if others else "other nodes that mount it"
-                shares.append(f"{name} ({cache.folder}, {kind_of(cache.mount)}) with {whom}")
-        if shares:
-            message = f"shares {'; '.join(shares)}: jobs that start at once may hang in the compiler"
+        on_network = [
+            f"{name} ({cache.folder}, {kind_of(cache.mount)})"
+            for name, cache in node.folders.items()
+            if is_network(cache.mount)
+        ]
+        if on_network:
+            message = f"shares {', '.join(on_network)} with the nodes that mount it: "
+            message += "jobs that start at once may hang in the compiler"
             action = "set these variables in `env` of the system's file to folders on the nodes' own disks"
             #: finding shared_cache: nodes share a folder of compiled kernels
             yield finding(host, "compiled kernels", "shared_cache", severity, message, action)
@@ -197,12 +179,3 @@ def find_cold(caches: Mapping[str, KernelCaches]) -> Iterator[Finding]:
             message = f"nothing is compiled yet in {', '.join(empty)}: the first run compiles"
             action = "set llmbench_first_run_alone = yes"  #: finding cold_cache: nothing is compiled yet
             yield finding(host, "compiled kernels", "cold_cache", Severity.MONITOR, message, action)
-
-
-def _describe_limits(caches: Mapping[str, KernelCaches]) -> Iterator[str]:
-    if len({node.boot for node in caches.values()}) < len(caches):
-        yield "some nodes share a machine: what they share is not on a network"
-    for host, node in caches.items():
-        unmarked = [name for name, cache in node.folders.items() if not cache.marked]
-        if unmarked:
-            yield f"{host}: no mark could be left in {', '.join(unmarked)}: judged by the kind of file system alone"

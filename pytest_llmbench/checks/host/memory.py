@@ -1,6 +1,5 @@
 """Check of the hosts' memory: equal on all nodes, and available."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -11,10 +10,8 @@ from pytest_llmbench.checks.host.base import HostCheck, find_below, find_differi
 from pytest_llmbench.core.record.health import Reading, Report, Severity
 from pytest_llmbench.core.schema import Strict
 
-_LINE = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE | re.ASCII)
 # The kernel keeps a little of it back, a varying amount; the smallest module is far more.
 _TOLERANCE = 0.02
-_STATISTICS = {"memory_total": "MemTotal", "memory_available": "MemAvailable"}
 _MODULES = "a memory module is missing, off, or of another size: see `dmidecode --type memory` and the BMC's log"
 _ACTION = "look for processes and files in /dev/shm that an earlier job has left (`ps aux`, `df /dev/shm`), or reboot"
 
@@ -36,27 +33,24 @@ class HostMemory(HostCheck):
     options: type[Strict] = MemoryOptions
     #: statistic memory.memory_total: memory of the host
     #: statistic memory.memory_available: available memory of the host
-    statistics: Mapping[str, str] = dict.fromkeys(_STATISTICS, "GiB")
+    statistics: Mapping[str, str] = {"memory_total": "GiB", "memory_available": "GiB"}
 
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options = options_of(self, settings, MemoryOptions)
         facts, unjudged = self.ask(fleet, settings)
-        all_sizes = {host: read_meminfo(node.meminfo or "") for host, node in facts.items()}
-        sizes = {host: size for host, size in all_sizes.items() if {*_STATISTICS.values()} <= size.keys()}
-        unjudged |= dict.fromkeys(all_sizes.keys() - sizes.keys(), "/proc/meminfo lacks the sizes of the memory")
-        gpus = fleet.site.gpus_per_node
+        sizes = {host: node.memory for host, node in facts.items()}
         readings = [
-            Reading(host=host, statistic=statistic, value=size[key] / 2**30, unit="GiB", gpus=gpus)
-            for statistic, key in _STATISTICS.items()
+            Reading(host=host, statistic=statistic, value=value / 2**30, unit="GiB", gpus=fleet.site.gpus_per_node)
             for host, size in sizes.items()
+            for statistic, value in (("memory_total", size.total), ("memory_available", size.available))
         ]
-        totals = {host: size["MemTotal"] for host, size in sizes.items()}
+        totals = {host: size.total for host, size in sizes.items()}
         findings = [  #: finding differs: memory or software differs from that of most nodes
             finding(host, "memory", "differs", Severity.ISOLATE, difference, _MODULES)
             for host, difference in find_differing(name_sizes(totals, _TOLERANCE)).items()
         ]
         for host, size in sizes.items():
-            free, total = size["MemAvailable"] / 2**30, size["MemTotal"] / 2**30
+            free, total = size.available / 2**30, size.total / 2**30
             needed = total * options.available_percent / 100 if options.available_gib is None else options.available_gib
             if free < needed:
                 message = f"{free:.1f} of {total:.1f} GiB are available before anything has started"
@@ -64,8 +58,3 @@ class HostMemory(HostCheck):
                 findings.append(finding(host, "memory", "memory_in_use", Severity.CONFIGURE, message, _ACTION))
         findings += find_below(readings, fleet.site, settings, _ACTION)
         return Report(findings=tuple(findings), readings=tuple(readings), unjudged=unjudged)
-
-
-def read_meminfo(text: str) -> dict[str, int]:
-    """Bytes by name from the text of `/proc/meminfo`; lines without a size in kB are left out."""
-    return {name: int(kib) * 1024 for name, kib in _LINE.findall(text)}

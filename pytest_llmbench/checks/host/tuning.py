@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from pytest_llmbench.checks.base import CheckSettings, Fleet
 from pytest_llmbench.checks.host.base import HostCheck, find_differing, finding
-from pytest_llmbench.checks.host.memory import read_meminfo
 from pytest_llmbench.checks.host.nodes.facts import KernelTuning
 from pytest_llmbench.core.record.health import Report, Severity
 
@@ -26,10 +25,9 @@ class Tuning(HostCheck):
         hints: list[tuple[str, Hint]] = []
         evidence = {}
         for host, node in facts.items():
-            swapped = swapped_bytes(node.meminfo or "")
-            hints += [(host, hint) for hint in node_hints(node.tuning, swapped)]
+            hints += [(host, hint) for hint in node_hints(node.tuning, node.memory.swapped)]
             hints += [(host, hint) for hint in gpu_hints(node.tuning) if gpus]
-            evidence[host] = {**node.tuning.model_dump(), "swap": swapped}
+            evidence[host] = {**node.tuning.model_dump(), "swap": node.memory.swapped}
         pages = {host: huge_pages(node.tuning) for host, node in facts.items()}
         action = "set the same on all nodes"
         hints += [(host, ("transparent huge pages", words, action)) for host, words in find_differing(pages).items()]
@@ -75,9 +73,3 @@ def gpu_hints(tuning: KernelTuning) -> Iterator[Hint]:
 def huge_pages(tuning: KernelTuning) -> str:
     """The chosen setting, in brackets, of `always [madvise] never`."""
     return (tuning.transparent_hugepage or "").partition("[")[2].partition("]")[0] or "unknown"
-
-
-def swapped_bytes(text: str) -> int:
-    """Bytes that are swapped out, by the text of `/proc/meminfo`."""
-    sizes = read_meminfo(text)
-    return sizes.get("SwapTotal", 0) - sizes.get("SwapFree", 0)

@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.findings import Bounds
-from pytest_llmbench.checks.machine import Machines
+from pytest_llmbench.checks.machine import Machines, ask_machines
 from pytest_llmbench.checks.network.group_bisection import measure_whole
 from pytest_llmbench.checks.network.groups import (
     GroupResult,
@@ -90,7 +90,8 @@ class Rail(CheckDefaults):
         hunt.play(options.count_rounds(fleet), rails=hunt.field.local_ranks)
         # `pairs` looks at the same way.
         report = hunt.report() if "pairs" in fleet.site.selected else hunt.add_transport(hunt.report())
-        return add_ports(self, report, fleet, hunt.machines, [host for host in fleet.hosts if host not in hunt.silent])
+        left = [host for host in fleet.hosts if host not in hunt.silent]
+        return add_ports(self, report, fleet, settings, hunt.machines, left)
 
 
 class Pairs(CheckDefaults):
@@ -118,13 +119,14 @@ class Pairs(CheckDefaults):
         gpus = fleet.site.gpus_per_node
         hunt = Hunt(self, fleet, settings, options, statistic="pair_busbw", gpus=gpus, repeats=options.repeats)
         hunt.play(options.count_rounds(fleet))
-        pair_runs = hunt.field.runs
         named = {*hunt.verdict.culprits, *hunt.unjudged, *hunt.silent}
         fit = [host for host in fleet.hosts if host not in named]
-        floor = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
+        asked = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
         expected = hunt.expect_group(fit) if len(fit) > 1 else []
-        floor = max((rate for rate in (floor, *(law.fail for law in expected)) if rate is not None), default=None)
+        floor = max((rate for rate in (asked, *(law.fail for law in expected)) if rate is not None), default=None)
         whole = measure_whole(hunt.field, fit, floor, gpus, hunt.places) if options.bisect else Report()
+        unmeasured = asked is not None and not whole.readings and not whole.findings
+        lacking = dict.fromkeys(fit if unmeasured else (), "a reference asks for group_busbw, which was not measured")
         lines = [f"group_busbw: physics expects {law}" for law in expected] if whole.readings else []
         latencies = []
         for player, (host, _) in hunt.players.items():
@@ -134,16 +136,15 @@ class Pairs(CheckDefaults):
                 latencies.append(Reading(host=host, statistic=name, value=value, unit="us", nodes=2, gpus=2 * gpus))
         report = hunt.report(further=latencies)
         note = f"no reference for group_busbw of {len(fit)} nodes: all of them together only have to work"
-        counts = {"pair_runs": pair_runs, "group_runs": hunt.field.runs - pair_runs}
         report = report.model_copy(
             update={
                 "findings": (*report.findings, *whole.findings),
                 "readings": (*report.readings, *whole.readings),
-                "unbounded": report.unbounded and floor is None,
+                "unbounded": report.unbounded and (floor is None or not whole.readings),
                 "notes": (*report.notes, note) if whole.readings and floor is None else report.notes,
                 "bounds": (*report.bounds, *lines),
-                "unjudged": {**whole.unjudged, **report.unjudged},
-                "evidence": {**report.evidence, **whole.evidence, **counts},
+                "unjudged": {**lacking, **whole.unjudged, **report.unjudged},
+                "evidence": {**report.evidence, **whole.evidence},
             }
         )
         return hunt.add_transport(report)
@@ -166,11 +167,12 @@ class IntraNode(CheckDefaults):
             return Report(skip="one rank per node: nothing inside a node to measure")
         if fleet.site.device == "cpu":
             return Report(skip="the nodes of this system have no GPUs: there is no NVLink between them")
+        gpus = [gpu for node in ask_machines(fleet)[0].values() for gpu in node.gpus]
+        if gpus and not any(gpu.nvlinks for gpu in gpus):
+            return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
         field = MeasuredGroups(fleet, self, settings, options, "all_reduce")
         alone = [RankGroup(hosts=(host,), local_ranks=field.local_ranks) for host in fleet.hosts]
         played = field.play([alone] * _REPEATS)
-        if played.nvlink is False:
-            return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
         results: dict[str, list[GroupResult]] = {host: [] for host in fleet.hosts if host not in played.silent}
         absent = {}
         for result in played.results:

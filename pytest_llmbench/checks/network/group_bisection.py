@@ -5,7 +5,6 @@ is slow, its halves are filled up with good nodes to the size that was slow, as 
 show. A group that is slow only as a whole is reported as such.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,15 +16,7 @@ from pytest_llmbench.core.record.health import Finding, Reading, Report, Severit
 _FEWEST = 3
 _BELIEVE_AFTER = 2  # slow measurements in a row
 Hosts = tuple[str, ...]
-Slow = Callable[[list[Hosts]], Sequence[bool | None]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupRun:
-    """One group that was measured, and whether it was slow; None for no answer, which counts as slow."""
-
-    group: Hosts
-    slow: bool | None
+Slow = Callable[[list[Hosts]], Sequence[bool]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +25,6 @@ class Bisection:
 
     culprits: Hosts  # nodes that are slow with good ones
     together: tuple[Hosts, ...]  # smallest groups that are slow without a slow part
-    rounds: int  # number of measurements, each of several groups at once
-    runs: tuple[GroupRun, ...]  # every group that was measured, in order
 
 
 def bisect(nodes: Sequence[str], slow: Slow, *, places: Places | None = None) -> Bisection:
@@ -52,8 +41,6 @@ class _Search:
         self._places = places
         self._measure = slow
         self._good: list[str] = []
-        self._runs: list[GroupRun] = []
-        self._rounds = 0
 
     def within(self, nodes: Hosts) -> Bisection:
         culprits: list[str] = []
@@ -76,12 +63,7 @@ class _Search:
         late = self._test_singles(list(alone), self._good)
         culprits += [part[0] for part, is_slow in late.items() if is_slow]
         together += [group for part, group in alone.items() if part not in late]
-        return Bisection(
-            culprits=tuple(node for node in nodes if node in culprits),
-            together=tuple(together),
-            rounds=self._rounds,
-            runs=tuple(self._runs),
-        )
+        return Bisection(culprits=tuple(node for node in nodes if node in culprits), together=tuple(together))
 
     def _test_halves(self, halves: dict[Hosts, list[Hosts]]) -> dict[Hosts, bool]:
         """Measure all halves; a single node needs a good partner, and is left out until there is one."""
@@ -121,10 +103,7 @@ class _Search:
         for _ in range(_BELIEVE_AFTER):
             asked = [group for group, slow in believed.items() if slow]
             if asked:
-                results = self._measure(asked)
-                self._rounds += 1
-                self._runs += [GroupRun(group=group, slow=slow) for group, slow in zip(asked, results, strict=True)]
-                believed |= {group: slow is not False for group, slow in zip(asked, results, strict=True)}
+                believed |= dict(zip(asked, self._measure(asked), strict=True))
         return believed
 
 
@@ -154,14 +133,17 @@ def measure_whole(
     hosts = places.order(hosts)
     runs: list[GroupResult] = []
 
-    def bad(groups: Sequence[tuple[str, ...]]) -> list[bool | None]:
+    def is_slow(result: GroupResult) -> bool:
+        return result.busbw is None or (floor is not None and result.busbw < floor)
+
+    def bad(groups: Sequence[Hosts]) -> list[bool]:
         # Rings through thousands of ranks would measure their hops.
         rounds = [[RankGroup(hosts=group, local_ranks=ground.local_ranks) for group in groups]]
         results = ground.play(rounds, "all_reduce").results
         runs.extend(results)
-        return [None if result.busbw is None else floor is not None and result.busbw < floor for result in results]
+        return [is_slow(result) for result in results]
 
-    is_bad = all(bad([tuple(hosts)])[0] is not False for _ in range(_BELIEVE_AFTER))
+    is_bad = all(bad([tuple(hosts)])[0] for _ in range(_BELIEVE_AFTER))
     readings = [
         Reading(
             statistic="group_busbw", value=result.busbw, unit="GB/s", nodes=len(hosts), gpus=gpus * len(hosts),
@@ -174,7 +156,8 @@ def measure_whole(
         return Report(readings=tuple(readings))
     reason = runs[-1].text
     search = bisect(hosts, bad, places=places)
-    findings = [_make_finding(host, reason, runs) for host in search.culprits]
+    slow = [run for run in runs if is_slow(run)]
+    findings = [_make_finding(host, reason, slow) for host in search.culprits]
     unjudged: dict[str, str] = {}
     for group in search.together:
         names = ", ".join(_name_places(group, places))
@@ -188,7 +171,7 @@ def measure_whole(
         findings=tuple(findings),
         readings=tuple(readings),
         unjudged=unjudged,
-        evidence={"halvings": math.ceil(math.log2(len(hosts))), "bisection": bisection},
+        evidence={"bisection": bisection},
     )
 
 
@@ -202,8 +185,8 @@ def _name_places(group: Hosts, places: Places) -> list[str]:
     return [*reversed(names), *(host for host in group if host in left)]
 
 
-def _make_finding(host: str, reason: str, runs: Sequence[GroupResult]) -> Finding:
-    smallest = min((run for run in runs if host in run.group.hosts), key=lambda run: len(run.group.hosts))
+def _make_finding(host: str, reason: str, slow: Sequence[GroupResult]) -> Finding:
+    smallest = min((run for run in slow if host in run.group.hosts), key=lambda run: len(run.group.hosts))
     kind, severity, action = KINDS[smallest.fault]
     others = ", ".join(other for other in smallest.group.hosts if other != host)
     message = f"all nodes together: {reason}; halving the group leads to this one: with {others} {smallest.text}"

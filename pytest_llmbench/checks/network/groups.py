@@ -98,18 +98,16 @@ class Played:
     results: tuple[GroupResult, ...]  # one for each group, in the order of the groups
     silent: Mapping[str, str]  # reasons for nodes without a whole answer
     device: str | None  # device of the measurement, as its driver names it; None if all ranks are silent about it
-    nvlink: bool | None = None  # whether any of their GPUs has an active NVLink; None if all ranks are silent about it
     nccl: tuple[tuple[str, NcclLines | None], ...] = ()  # NCCL's lines of each rank, with its host
 
 
 class MeasuredGroups:
-    """Measures groups on the nodes of a check; `rounds` and `runs` count the rounds and groups so far."""
+    """Measures groups on the nodes of a check."""
 
     def __init__(
         self, fleet: Fleet, check: CheckDefaults, settings: CheckSettings, options: NetworkOptions,
         collective: GroupCollective = "all_gather",
     ) -> None:  # fmt: skip
-        self.rounds = self.runs = 0
         self._collective: GroupCollective = collective
         self.local_ranks = tuple(range(fleet.site.ranks_per_node))
         self._fleet, self._check, self._settings, self._sizes = fleet, check, settings, options.sizes(fleet.site)
@@ -126,8 +124,6 @@ class MeasuredGroups:
 
         `collective` is another one than usual.
         """
-        self.rounds += len(rounds)
-        self.runs += sum(len(groups) for groups in rounds)
         return self._play(rounds, {"collective": collective} if collective else {}, nccl=False)
 
     def _play(self, rounds: Sequence[Sequence[RankGroup]], other: Mapping[str, Any], *, nccl: bool) -> Played:
@@ -147,7 +143,6 @@ class MeasuredGroups:
         probe = self._check.probe_devices(self._fleet.site, self._settings, "pairs:play", config, **how)
         answers = read_answers(self._fleet.run([probe])[0], RankGames)
         data = [answer.data for answer in answers if answer.data is not None]
-        links = [rank.nvlink for rank in data if rank.nvlink is not None]
         games = [
             {(game.round, game.group): game for game in (answer.data.games if answer.data else ())}
             for answer in answers
@@ -160,7 +155,6 @@ class MeasuredGroups:
             ),
             silent=silent(answers),
             device=data[0].device if data else None,
-            nvlink=any(links) if links else None,
             nccl=tuple((answer.host, answer.data.nccl) for answer in answers if answer.data) if nccl else (),
         )
 

@@ -282,7 +282,7 @@ class Hunt:
             notes=tuple(notes),
             evidence={  # numbers behind the findings; those of all good pairs are readings
                 "floor_gb_s": self._floor_or_floors, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
-                "second_pass": _list_rows(self.second), "rounds": self.field.rounds,
+                "second_pass": _list_rows(self.second),
                 **({"places": self._site_places.levels} if self._site_places.levels else {}),
                 **(self.machines.evidence if self.machines else {}),
             },

@@ -1,15 +1,16 @@
 """Measures NICs by perftest's `ib_write_bw` where it is installed, and compares each port with its link."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.checks.answers import read_answers
-from pytest_llmbench.checks.base import Check, Fleet, Probe
-from pytest_llmbench.checks.findings import judge_by_physics
+from pytest_llmbench.checks.base import Check, CheckSettings, Fleet, Probe
+from pytest_llmbench.checks.findings import Bounds
 from pytest_llmbench.checks.machine import Machines
 from pytest_llmbench.checks.network.nodes.write_bw import PortRates
 from pytest_llmbench.checks.network.tournament import schedule
 from pytest_llmbench.core.record.health import Reading, Report
+from pytest_llmbench.core.wire.machine import MachinePort
 from pytest_llmbench.judging.nics import Nics
 from pytest_llmbench.judging.physics import expect_port
 
@@ -20,20 +21,58 @@ _ACTION = (
 _PAIRS, _TIMEOUT_S = 2, 30.0
 
 
-def add_ports(check: Check, report: Report, fleet: Fleet, machines: Machines | None, hosts: Sequence[str]) -> Report:
+def add_ports(
+    check: Check, report: Report, fleet: Fleet, settings: CheckSettings, machines: Machines | None, hosts: Sequence[str]
+) -> Report:
     """A report with the rate of each port that carries collectives; a port counts as its best pair does.
 
-    EFA has other programs. A measurement that fails is a note: firewalls and limits of memory may refuse it.
+    EFA has other programs. A measurement that fails is a note: firewalls and limits of memory may refuse it. A node
+    is unjudged if a reference asks for a rate that it lacks.
     """
-    known = {host: machines.nics(host) for host in hosts if host in machines.facts} if machines else {}
-    ports = {
-        host: [port for port in machines.facts[host].own_ports if port.device in nics.devices and port.active]
-        for host, nics in known.items()
-        if machines and isinstance(nics, Nics) and machines.facts[host].write_bw
+    ports = _choose_ports(machines, hosts)
+    best, failed = _measure(check, fleet, ports) if len(ports) > 1 else ({}, {})
+    laws = {
+        (host, port.device): expect_port(port.rate_gbits or 0, port.pcie_gen, port.pcie_width)
+        for host, own in ports.items()
+        for port in own
     }
-    ports = {host: own for host, own in ports.items() if own and all(port.link_layer != "Unspecified" for port in own)}
-    if len(ports) < 2:
-        return report
+    gpus = 2 * min(fleet.site.gpus_per_node, 1)  # as of a pair on one rail
+    readings = [
+        Reading(host=host, subject=device, statistic="port_write_bw", value=rate, unit="Gb/s", nodes=2, gpus=gpus)
+        for (host, device), rate in best.items()
+    ]
+    own_bounds = [bound for bound in settings.references if bound.statistic == "port_write_bw"]
+    own_settings = settings.model_copy(update={"references": own_bounds})
+    bounds = Bounds(fleet.site, own_settings, law=lambda reading: laws[str(reading.host), reading.subject])
+    silent = set(hosts) - {host for host, _ in best}
+    lacking = {host: reason for host in silent for reason in bounds.unmeasured((), None, 2, gpus)}
+    notes = [f"ib_write_bw: {' '.join(end)}: {why}" for end, why in failed.items() if end not in best]
+    return report.model_copy(
+        update={
+            "findings": (*report.findings, *bounds.judge(readings, action=_ACTION)),
+            "readings": (*report.readings, *readings), "bounds": (*report.bounds, *bounds.lines(readings)),
+            "notes": (*report.notes, *notes), "unjudged": {**lacking, **report.unjudged},
+        }
+    )  # fmt: skip
+
+
+def _choose_ports(machines: Machines | None, hosts: Sequence[str]) -> dict[str, list[MachinePort]]:
+    """The active ports of each node that has the program, if all of its ports can be measured."""
+    ports: dict[str, list[MachinePort]] = {}
+    for host in hosts:
+        facts = machines.facts.get(host) if machines else None
+        nics = machines.nics(host) if machines and facts and facts.write_bw else None
+        if facts and isinstance(nics, Nics):
+            own = [port for port in facts.own_ports if port.device in nics.devices and port.active]
+            if own and all(port.link_layer != "Unspecified" for port in own):
+                ports[host] = own
+    return ports
+
+
+def _measure(
+    check: Check, fleet: Fleet, ports: Mapping[str, Sequence[MachinePort]]
+) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], str]]:
+    """The best rate of each port, Gb/s, and the reasons for failed measurements, by host and device."""
     names, numbers = tuple(ports), {host: number for number, host in enumerate(ports)}
     config = {
         "hosts": names, "timeout_s": _TIMEOUT_S,
@@ -52,19 +91,4 @@ def add_ports(check: Check, report: Report, fleet: Fleet, machines: Machines | N
                     failed.setdefault(end, rate.error)
                 else:
                     best[end] = max(best[end], rate.gbit_s)
-    readings = [
-        Reading(host=host, subject=device, statistic="port_write_bw", value=rate, unit="Gb/s", nodes=2)
-        for (host, device), rate in best.items()
-    ]
-    by_name = {(host, port.device): port for host, own in ports.items() for port in own}
-    bounds = {end: expect_port(port.rate_gbits or 0, port.pcie_gen, port.pcie_width) for end, port in by_name.items()}
-    pairs = [(reading, bounds[str(reading.host), reading.subject]) for reading in readings]
-    findings = [found for reading, bound in pairs for found in judge_by_physics(reading, bound, _ACTION)]
-    lines = dict.fromkeys(f"port_write_bw: physics expects {bound}" for _, bound in pairs)
-    notes = [f"ib_write_bw: {' '.join(end)}: {why}" for end, why in failed.items() if end not in best]
-    return report.model_copy(
-        update={
-            "findings": (*report.findings, *findings), "readings": (*report.readings, *readings),
-            "bounds": (*report.bounds, *lines), "notes": (*report.notes, *notes),
-        }
-    )  # fmt: skip
+    return best, failed

@@ -84,12 +84,10 @@ class Suspicion:
 class PairVerdict:
     """The result of both passes. Nodes without a finding are good."""
 
-    floor: Floor  # the rate below which a pair is slow; None without a comparison
     culprits: tuple[str, ...]  # slow with most of their good partners, too
     acquitted: tuple[str, ...]  # suspects that are well with most of their good partners
     unresolved: tuple[str, ...]  # suspects without a good partner
     links: tuple[Pair, ...]  # pairs of good players that stay slow
-    second: tuple[Game, ...]  # the games of the second pass
 
 
 Play = Callable[[Rounds], Sequence[Game]]
@@ -173,22 +171,19 @@ def judge(
     """
     suspicion = suspect(games, floor)
     rounds = second_pass(suspicion, repeats, league)
-    second = tuple(play(rounds)) if rounds else ()
     links = {frozenset(pair) for pair in suspicion.links}
     slow: Mapping[str | frozenset[str], list[bool]] = defaultdict(list)  # by suspect, and by link
-    for game in second:
+    for game in play(rounds) if rounds else ():
         link = frozenset(game.pair)
         slow[link if link in links else game.pair[0]].append(is_slow(game, floor))
     culprits = tuple(player for player in suspicion.suspects if _is_most(slow[player]))
     unresolved = tuple(player for player in suspicion.suspects if not slow[player])
     blamed = {*culprits, *unresolved}
     return PairVerdict(
-        floor=floor,
         culprits=culprits,
         acquitted=tuple(player for player in suspicion.suspects if player not in blamed),
         unresolved=unresolved,
         links=tuple(pair for pair in suspicion.links if not blamed & set(pair) and _is_most(slow[frozenset(pair)])),
-        second=second,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pytest_llmbench.checks.answers import read_per_host
+from pytest_llmbench.checks.answers import read_per_host, skip_all
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet, options_of
 from pytest_llmbench.checks.findings import FindingMaker, make_finding
 from pytest_llmbench.checks.machine import ask_machines, machine_probe
@@ -303,8 +303,8 @@ class _Rdma(CheckDefaults):
     def run(self, fleet: Fleet, settings: CheckSettings) -> Report:
         options = options_of(self, settings, RdmaOptions)
         nodes, unjudged = ask_machines(fleet, options.sysfs)
-        if not unjudged and not any(node.ports or node.driverless for node in nodes.values()):
-            return Report(skip=_NO_RDMA)
+        if not any(node.ports or node.driverless for node in nodes.values()):
+            return skip_all(_NO_RDMA, nodes, unjudged)
         return self.report(fleet, options, options.select(nodes), unjudged)
 
     @abstractmethod
@@ -347,13 +347,18 @@ class RdmaErrors(_Rdma):
         both = [host for host in nodes if host in after]
         findings = [found for host in both for found in judge_gains(host, nodes[host], after[host])]
         sent = {host: sent_bytes(nodes[host], after[host]) for host in both}
-        unjudged = {**unjudged, **silent}
-        if not findings and not unjudged and max(sent.values(), default=0) < _LOAD_BYTES:
-            reason = f"the ports sent {max(sent.values(), default=0) / 1e9:.3g} GB since the first reading"
-            return Report(skip=f"{reason}: run it with rdma_ports, and with all_reduce or pairs over several nodes")
+        cure = "run it with rdma_ports, and with all_reduce or pairs over several nodes"
+        idle = {
+            host: f"its ports sent {amount / 1e9:.3g} GB since the first reading: {cure}"
+            for host, amount in sent.items()
+            if amount < _LOAD_BYTES
+        }
         gained = {}
         for host in both:
             first = {port.name: port for port in nodes[host].ports}
             ports = [port for port in after[host].ports if port.name in first]
             gained[host] = {port.name: gains(first[port.name], port) for port in ports}
-        return Report(findings=tuple(findings), unjudged=unjudged, evidence={"gained": gained, "sent_bytes": sent})
+        return Report(
+            findings=tuple(findings), unjudged={**unjudged, **silent}, skipped=idle,
+            evidence={"gained": gained, "sent_bytes": sent},
+        )  # fmt: skip

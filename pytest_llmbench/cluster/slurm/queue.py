@@ -17,7 +17,7 @@ from pytest_llmbench.cluster.slurm.background import BackgroundCall
 from pytest_llmbench.cluster.slurm.commands import NoAnswerError, plain
 from pytest_llmbench.cluster.slurm.controller import Rhythm, SlurmController
 from pytest_llmbench.cluster.slurm.queries import REFUSED, SHORT_WAIT_S, IllNode, JobMarks, SlurmQueries, describe_nodes
-from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob, describe_status
+from pytest_llmbench.cluster.slurm.states import JobIdentity, JobRow, JobState, JobStatus, OurJob
 from pytest_llmbench.core.errors import ClusterError
 
 # Slurm may list a job only after a while (a restart, a fail-over); a job that is missing for longer is lost.
@@ -282,7 +282,8 @@ class Slurm:
             self.refresh()
         status = self._jobs[job].status
         if status.state is not JobState.RUNNING or status.word == "COMPLETING":
-            raise NoAnswerError(f"Slurm job {job.id} is {describe_status(status)}")
+            reason = f" ({status.reason})" if status.reason else ""
+            raise NoAnswerError(f"Slurm job {job.id} is {status.word or status.state}{reason}")
         if self._jobs[job].seen < since:
             raise NoAnswerError(f"Slurm does not report whether job {job.id} still runs")
 

@@ -198,8 +198,3 @@ def parse_duration(text: str) -> float | None:
 def parse_time(text: str) -> str:
     """A time as Slurm prints it; empty for its words for a missing time."""
     return "" if text in {"None", "Unknown", "N/A"} else text
-
-
-def describe_status(status: JobStatus) -> str:
-    """Describe a status for people."""
-    return f"{status.word or status.state}{f' ({status.reason})' if status.reason else ''}"

@@ -77,12 +77,9 @@ class Steady:
     pauses: Pauses
     """Pauses among the steps after the warm-up."""
     fastest: float
-    """Duration of the fastest judged step in seconds, pauses included; 0 for a run that ended in its warm-up."""
+    """Duration of the fastest judged step in seconds, pauses included."""
     slowest: float
-    """Duration of the slowest step after the warm-up in seconds, pauses and a slow start included.
-
-    It is infinite for a run that ended in its warm-up.
-    """
+    """Duration of the slowest step after the warm-up in seconds, pauses and a slow start included."""
     scatter: float | None = None
     """Standard deviation of the judged steps without pauses, as a share of the mean; null for several runs together."""
     between: float = 0.0
@@ -112,6 +109,19 @@ class Steady:
         return self.mean * math.log(self.mean / self.low) if self.low > 0.0 else math.inf
 
     @property
+    def with_pauses(self) -> tuple[float, float]:
+        """The ends of the mean step time with pauses, in seconds: further ones may come more often than here."""
+        pausing = math.hypot(self.half_width, self.pausing)
+        reach = self.half_width if self.mean_with_pauses >= self.mean else pausing
+        return self.mean_with_pauses * math.exp(-reach / self.mean), self.mean_with_pauses + pausing
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The interval of the mean step time in seconds, which contains both that with pauses and that without."""
+        low, high = self.with_pauses
+        return min(self.low, low), max(self.high, high)
+
+    @property
     def _faster(self) -> float:
         """Factor by which further steps may be faster, by levels or a slow start that so few do not show."""
         return math.exp(-self.unseen / self.mean * min(max(1.0, -self.slope / _HIDDEN_FALL), _APART))
@@ -123,18 +133,15 @@ class Steady:
         if not self.enough:
             return "too_short"
         # If steps still become faster, the next ones are faster than these.
-        pausing = math.hypot(self.half_width, self.pausing)
+        fastest, slowest = self.with_pauses
         if self.high <= bound:
-            pauses = self.mean_with_pauses + pausing <= bound
-            return _guarded("fast_enough", pauses=pauses, levels=self.high + self.unseen <= bound)
+            return _guarded("fast_enough", pauses=slowest <= bound, levels=self.high + self.unseen <= bound)
         # A fall that levels off has less to go than it went.
         further = 0.0 if self.settled else _GOES_ON * abs(self.drift or 0.0) * self.mean
         if not self.settled and self.low - further <= bound:
             return "not_settled"
         if self.low - further > bound:
-            reach = self.half_width if self.mean_with_pauses >= self.mean else pausing
-            pauses = self.mean_with_pauses * math.exp(-reach / self.mean) > bound
-            return _guarded("too_slow", pauses=pauses, levels=self.low * self._faster > bound)
+            return _guarded("too_slow", pauses=fastest > bound, levels=self.low * self._faster > bound)
         return "drifts" if self.drift is not None else "within_noise"
 
     def _decide_by_each_step(self, bound: float) -> Decided | None:

@@ -6,7 +6,6 @@ from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines.base import options_problems
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.overrides import batch_problem, layout_problems, precision_problem
@@ -49,15 +48,12 @@ class DeepSpeedEngine(InProcess):
         sharding = recipe.parallelism.sharding
         if recipe.precision == "fp16" and sharding == "none":
             yield (
-                f"recipe {recipe.name}: DeepSpeed trains whole models in fp16 without scaling their loss: take bf16, "
-                "or sharding: optimizer"
+                "DeepSpeed trains whole models in fp16 without scaling their loss: take bf16, or sharding: optimizer"
             )
         if recipe.compile and sharding == "full":
             yield (
-                f"recipe {recipe.name}: engine deepspeed cannot compile a layer whose weights come and go (sharding "
-                "full): set compile: false"
+                "engine deepspeed cannot compile a layer whose weights come and go (sharding full): set compile: false"
             )
-        yield from options_problems(recipe, DeepSpeedOptions)
 
 
 ENGINE = DeepSpeedEngine()

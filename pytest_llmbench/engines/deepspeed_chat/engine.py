@@ -67,21 +67,21 @@ class DeepSpeedChat(External):
     evaluate = staticmethod(eval_batch.evaluate)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        where, spread = f"recipe {recipe.name}", recipe.parallelism
+        spread = recipe.parallelism
         if spread.model_parallel_size > 1:
-            yield f"{where}: DeepSpeed-Chat has no tensor or pipeline parallelism"
+            yield "DeepSpeed-Chat has no tensor or pipeline parallelism"
         if spread.activation_checkpointing == "selective":
-            yield f"{where}: DeepSpeed-Chat checkpoints none or full, not selective"
+            yield "DeepSpeed-Chat checkpoints none or full, not selective"
         if recipe.precision != "fp16":
-            yield f"{where}: DeepSpeed-Chat trains in fp16, not {recipe.precision}"
+            yield f"DeepSpeed-Chat trains in fp16, not {recipe.precision}"
         rules, own = self.arguments(recipe, topology)
-        yield from rules.problems(recipe, own)
+        yield from rules.problems(own)
         if stages.timed_steps(recipe) < 1:
-            yield f"{where}: {recipe.steps} steps leave none to time after optimizer.warmup_steps of them"
+            yield f"{recipe.steps} steps leave none to time after optimizer.warmup_steps of them"
         if recipe.samples_per_step != topology.world_size * recipe.micro_batch_size:
             yield (
-                f"{where}: its steps are micro batches, so that a step has {recipe.micro_batch_size} samples of each "
-                f"of {topology.world_size} ranks ({topology}), not {recipe.samples_per_step} in all: give "
+                f"its steps are micro batches, so that a step has {recipe.micro_batch_size} samples of each of "
+                f"{topology.world_size} ranks ({topology}), not {recipe.samples_per_step} in all: give "
                 "gradient_accumulation_steps: 1"
             )
 

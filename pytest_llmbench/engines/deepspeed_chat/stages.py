@@ -7,10 +7,9 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Span
-from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Place, options_of
 from pytest_llmbench.engines.deepspeed_chat.log import lora
-from pytest_llmbench.engines.external import fill_argument
+from pytest_llmbench.engines.external import ProgramOptions, fill_arguments
 from pytest_llmbench.engines.overrides import Rules, Same, rules_of_given
 from pytest_llmbench.judging.flops import parameters
 
@@ -47,22 +46,16 @@ _FIELDS = {
 # What a recipe may have otherwise without another training, or for one of step 3's models alone.
 _FREE = {"print_loss", "critic_learning_rate", "critic_zero_stage", "max_prompt_seq_len", "max_answer_seq_len"}
 
-Argument = str | int | float | bool | tuple[str, ...]
 
-
-class DeepSpeedChatOptions(Strict):
+class DeepSpeedChatOptions(ProgramOptions):
     """Options of this engine."""
 
     step: Literal[1, 2, 3]
     """Training step: next-token fine-tuning, a reward model on pairs of answers, or an actor and a critic."""
-    arguments: Mapping[str, Argument] = {}
-    """Further arguments of `main.py`; a list is several words."""
     through: str | None = None
     """Script to start instead of `main.py`, whose path is in the variable `MAIN`: for a machine without a GPU."""
     launcher_args: tuple[str, ...] = ()
     """Arguments of the launcher `deepspeed`."""
-    notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 def launcher_args(options: DeepSpeedChatOptions, topology: Topology, place: Place) -> tuple[str, ...]:
@@ -94,8 +87,7 @@ def arguments(recipe: Recipe, place: Place) -> dict[str, Any]:
     Raises ConfigError if the environment lacks a name.
     """
     options, where = options_of(recipe, DeepSpeedChatOptions), f"recipe {recipe.name}: options"
-    own = {name: fill_argument(value, place, where) for name, value in options.arguments.items()}
-    return {**_given(recipe, options.step), **own}
+    return {**_given(recipe, options.step), **fill_arguments(options.arguments, place, where)}
 
 
 # Settings of DeepSpeed that leave out layers, tokens or parts of the attention, or keep weights in half precision.

@@ -7,7 +7,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, RotaryScaling
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.schema import Strict
-from pytest_llmbench.engines.base import options_of, options_problems
+from pytest_llmbench.engines.base import options_of
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, padded_vocabulary
 from pytest_llmbench.engines.overrides import batch_problem, precision_problem
@@ -25,7 +25,7 @@ class MegatronCoreEngine(InProcess):
     extra = "megatron"
     options: type[Strict] = MegatronCoreOptions
     ends_early = True
-    shapes = DENSE | {"model.experts"}
+    shapes = DENSE
 
     def env(self, recipe: Recipe) -> Mapping[str, str]:
         """Have the GPU start kernels in the order of their launch, where tensor-parallel ranks communicate.
@@ -37,8 +37,7 @@ class MegatronCoreEngine(InProcess):
     def expected(self, recipe: Recipe, topology: Topology) -> Expected:
         # All ranks log the mean loss of all copies of the model.
         model = recipe.model
-        padding = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
-        rows = padding if options_of(recipe, MegatronCoreOptions).pad_vocabulary else 0
+        rows = padded_vocabulary(model.vocab_size, recipe.parallelism.tensor) - model.vocab_size
         tables = 1 if model.tied_embeddings else 2
         number = parameters(model, recipe.sequence_length) + tables * rows * model.hidden_size
         return expected_of(recipe, topology, parameters=number, initial_std=0.006, own_losses=False)
@@ -51,17 +50,14 @@ class MegatronCoreEngine(InProcess):
         return Footprint(least=state, usual=state, activation=28 + 2 * bool(recipe.model.dropout), logit=6)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        where = f"recipe {recipe.name}"
-        layout = [f"{where}: {problem}" for problem in (*_ranks(recipe, topology), *_shares(recipe))]
+        layout = [*_ranks(recipe, topology), *_shares(recipe)]
         yield from layout
         if not layout:
             yield from batch_problem(recipe, topology)
-            yield from (f"{where}: {problem}" for problem in _schedule(recipe, topology))
+            yield from _schedule(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
-        yield from (f"{where}: {problem}" for problem in _unsupported(recipe))
-        wrong = list(options_problems(recipe, MegatronCoreOptions))
-        contradictions = () if wrong else _contradictions(recipe, topology, options_of(recipe, MegatronCoreOptions))
-        yield from (*wrong, *(f"{where}: {problem}" for problem in contradictions))
+        yield from _unsupported(recipe)
+        yield from _contradictions(recipe, topology, options_of(recipe, MegatronCoreOptions))
 
 
 def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
@@ -109,23 +105,15 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
             f"engine megatron_core shards none or optimizer, not {recipe.parallelism.sharding}: set optimizer, or "
             "spread the model by tensor and pipeline; engine torch shards full"
         )
-    scaling, experts = recipe.model.rotary.scaling, recipe.model.experts
+    scaling = recipe.model.rotary.scaling
     if scaling is not None and scaling != RotaryScaling(factor=scaling.factor):
         yield "Megatron-Core stretches rotary positions with low 1, high 4 and positions 8192 only"
-    if experts is not None and recipe.parallelism.tensor > 1 and not recipe.parallelism.sequence:
-        yield "Megatron-Core trains experts on several ranks of tensor with sequence: true only"
-    if experts is not None and experts.dense_layers and recipe.parallelism.pipeline > 1:
-        yield "engine megatron_core has model.experts.dense_layers on one pipeline stage only"
     if recipe.optimizer.decay != "linear":
         yield "engine megatron_core decays the learning rate linearly only"
 
 
 def _contradictions(recipe: Recipe, topology: Topology, options: MegatronCoreOptions) -> Iterator[str]:
-    layout = recipe.parallelism
-    if not options.pad_vocabulary and recipe.model.vocab_size % layout.tensor:
-        size = recipe.model.vocab_size
-        yield f"vocab_size {size} does not divide by tensor {layout.tensor}: set pad_vocabulary: true"
-    if layout.activation_checkpointing == "selective" and options.attention != "unfused":
+    if recipe.parallelism.activation_checkpointing == "selective" and options.attention != "unfused":
         yield (
             "selective checkpointing recomputes the attention, which fused kernels do by themselves: set "
             "activation_checkpointing: none, or options: {transformer_impl: local, attention: unfused}"

@@ -13,7 +13,10 @@ _MULTIPLE = 128  # rows of an embedding, for aligned products: as Megatron-LM's 
 
 
 def padded_vocabulary(size: int, ranks: int) -> int:
-    """Rows of an embedding of `size` tokens that splits evenly over `ranks`, aligned on each."""
+    """Rows of an embedding of `size` tokens that splits evenly over `ranks`, aligned on each.
+
+    The further rows have probability 0; tokens, parameters of the model and FLOPs are counted without them.
+    """
     return -(-size // (_MULTIPLE * ranks)) * _MULTIPLE * ranks
 
 
@@ -29,14 +32,5 @@ class MegatronCoreOptions(Strict):
     """
     attention: Attention | Literal["unfused"] = "fastest"
     """Attention kernel as with engine torch; `unfused` is Megatron-Core's own, which keeps scores in memory."""
-    pad_vocabulary: bool = True
-    """The embedding gets rows of probability 0, up to a multiple of 128 × `tensor`, for aligned products.
-
-    Tokens, parameters and FLOPs are counted without them.
-    """
-    overlap: bool = True
-    """Gradients are reduced during the backward pass, and with sharding `optimizer` parameters are gathered during the
-    next forward pass.
-    """
     loss_scale: PositiveFloat = 1024.0
     """Fixed loss scale with precision `fp16`; a step that overflows is an error."""

@@ -15,9 +15,16 @@ from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, Setting, SettingsCheck, Span, on_off
 from pytest_llmbench.core.record.series import StepSeries
-from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, check_missing_losses, check_training, fill, fill_argument, flags
+from pytest_llmbench.engines.external import (
+    External,
+    ProgramOptions,
+    check_missing_losses,
+    check_training,
+    fill_arguments,
+    flags,
+    program_words,
+)
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.log import READER
 from pytest_llmbench.engines.overrides import (
@@ -396,17 +403,13 @@ def _of_bridge(given: Setting, recipe: Recipe, rules: Rules, arguments: Collecti
     return given.model_copy(update={"name": name}) if known else given
 
 
-class MegatronLmOptions(Strict):
+class MegatronLmOptions(ProgramOptions):
     """Options of this engine."""
 
     script: str = "pretrain_gpt.py"
     """Program that each rank runs."""
-    arguments: Mapping[str, str | int | float | bool] = {}
-    """Further arguments of the script."""
     launcher_args: tuple[str, ...] = ("--tee", "3")
     """Arguments of torchrun."""
-    notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class MegatronLM(External):
@@ -426,9 +429,9 @@ class MegatronLM(External):
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
-            yield f"recipe {recipe.name}: engine megatron_lm shards none or the optimizer"
+            yield "engine megatron_lm shards none or the optimizer"
         if recipe.model.activation == "relu":
-            yield f"recipe {recipe.name}: engine megatron_lm has GELU, squared_relu and swiglu, not relu"
+            yield "engine megatron_lm has GELU, squared_relu and swiglu, not relu"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = options_of(recipe, MegatronLmOptions).arguments
@@ -469,13 +472,11 @@ class MegatronLM(External):
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)
         where = f"recipe {recipe.name}: options"
-        script = fill(options.script, place, where)
-        module = script.removeprefix("module:")
-        argv = ("-m", *module.split()) if module != script else (fill("{root}/", place, where) + script,)
-        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
+        script = options.script if options.script.startswith("module:") else f"{{root}}/{options.script}"
+        own = fill_arguments(options.arguments, place, where)
         command = Command(
             launcher="torchrun",
-            argv=(*argv, *_arguments(recipe, own)),
+            argv=(*program_words(script, place, where), *_arguments(recipe, own)),
             launcher_args=options.launcher_args,
             folder=place.environment.root,
         )

@@ -14,7 +14,7 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.external import External, check_training, fill_argument
+from pytest_llmbench.engines.external import Argument, External, check_training, fill_arguments
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.nemo.log import READER
 from pytest_llmbench.engines.overrides import (
@@ -131,9 +131,6 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     )  # fmt: skip
 
 
-# Value of an override of NeMo's configuration; None removes the key.
-Value = str | int | float | bool | tuple[str | float, ...] | None
-
 # Around the training, for `gnu_time`.
 BEGIN = 'echo "BEGIN_TRAINING: $(LC_ALL=C date -u)"'
 END = 'echo "END_TRAINING: $(LC_ALL=C date -u)"'
@@ -228,7 +225,7 @@ class Nemo(External):
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
-            yield f"recipe {recipe.name}: NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
+            yield "NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = _plain(recipe.options.get("arguments", {}))
@@ -298,16 +295,16 @@ def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
         yield f"GNU time says that it took {elapsed:g} s; the dates around it are {between:g} s apart"
 
 
-def overrides(arguments: Mapping[str, Value], place: Place, where: str) -> list[str]:
+def overrides(arguments: Mapping[str, Argument], place: Place, where: str) -> list[str]:
     """Write overrides of a configuration in Hydra's notation, with the environment's names filled in.
 
     Raises ConfigError if the environment lacks a name.
     """
-    own = {name: fill_argument(value, place, where) for name, value in arguments.items()}
+    own = fill_arguments(arguments, place, where)
     return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]
 
 
-def _hydra(value: Value) -> str:
+def _hydra(value: Argument) -> str:
     if isinstance(value, tuple):
         return "[" + ",".join(json.dumps(word) for word in value) + "]"
     return json.dumps(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else str(value)

@@ -11,23 +11,18 @@ from typing import Literal
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import fill
-from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides, shape_arguments
+from pytest_llmbench.engines.external import Argument, ProgramOptions, fill
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, overrides, shape_arguments
 
 
-class NemoLauncherOptions(Strict):
+class NemoLauncherOptions(ProgramOptions):
     """Options of this engine."""
 
     version: Literal["22.06", "22.09"]
     """Version of the launcher, passed to it."""
     training: str
     """Launcher's configuration file of the model, such as `gpt3/126m`."""
-    arguments: Mapping[str, Value] = {}
-    """Further overrides of the launcher's configuration; null removes a key."""
-    notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class NemoLauncher(Nemo):
@@ -76,7 +71,7 @@ class NemoLauncher(Nemo):
 
 def _given(
     recipe: Recipe, topology: Topology, place: Place, options: NemoLauncherOptions, name: str
-) -> dict[str, Value]:
+) -> dict[str, Argument]:
     container, env = place.environment.container, place.environment.env
     own = {f"{path}:{path}" for path in (place.environment.root, place.environment.data)}  # it mounts these itself
     hours, minutes = divmod(place.time_limit_min, 60)
@@ -104,13 +99,13 @@ _ENV_VARS_22_06 = (
 _ENV_VARS = {"22.06": _ENV_VARS_22_06, "22.09": (*_ENV_VARS_22_06, "NCCL_PROTO")}
 
 # `debug` is what keeps it from submitting.
-_GIVEN_22_06: Mapping[str, Value] = {
+_GIVEN_22_06: Mapping[str, Argument] = {
     "debug": True, "run_data_preparation": False, "run_training": True, "run_conversion": False,
     "run_finetuning": False, "run_evaluation": False,
 }  # fmt: skip
 
 
-def _given_22_09(topology: Topology, place: Place) -> dict[str, Value]:
+def _given_22_09(topology: Topology, place: Place) -> dict[str, Argument]:
     container = place.environment.container
     home = "--container-mount-home" if container and container.mount_home else "--no-container-mount-home"
     return {

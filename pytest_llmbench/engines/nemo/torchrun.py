@@ -4,21 +4,19 @@ AWS starts NeMo Megatron 22.09 so, past the launcher that comes with it.
 """
 
 import shlex
-from collections.abc import Mapping
 from pathlib import PurePath
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import fill
-from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, Value, overrides, shape_arguments
+from pytest_llmbench.engines.external import Argument, ProgramOptions, fill, program_words
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, overrides, shape_arguments
 
 # Keys of a recipe that are withheld from a program of NeMo 2.
 _LEFT_OUT = {"options", "references", "prepare", "description", "source", "deadlines"}
 
 
-class NemoTorchrunOptions(Strict):
+class NemoTorchrunOptions(ProgramOptions):
     """Options of this engine."""
 
     program: str = "{root}/examples/nlp/language_modeling/megatron_gpt_pretraining.py"
@@ -27,12 +25,8 @@ class NemoTorchrunOptions(Strict):
     """
     config: str | None = None
     """Launcher's configuration file of the model; null for a program of NeMo 2."""
-    arguments: Mapping[str, Value] = {}
-    """Overrides of the launcher's configuration; null removes a key."""
     launcher_args: tuple[str, ...] = ()
     """Arguments of torchrun."""
-    notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class NemoTorchrun(Nemo):
@@ -44,18 +38,15 @@ class NemoTorchrun(Nemo):
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, NemoTorchrunOptions)
         where = f"recipe {recipe.name}: options"
-        program = fill(options.program, place, where)
-        module = program.removeprefix("module:")
-        before: list[Command] = []
-        if module != program:
+        argv, before = [*program_words(options.program, place, where)], list[Command]()
+        if options.program.startswith("module:"):
             facts = recipe.model_dump_json(exclude=_LEFT_OUT, exclude_defaults=True)
-            argv = ["-m", *module.split(), "--folder", f"{place.folder}/results", "--recipe", facts]
+            argv += ["--folder", f"{place.folder}/results", "--recipe", facts]
         else:
             config = fill(options.config or "", place, where)
             before = [_own_config(config, place, where)]
             arguments = {**_given(recipe, topology), **options.arguments}
-            argv = [
-                program,
+            argv += [
                 f"--config-path={place.folder}/config",
                 f"--config-name={PurePath(config).name}",
                 *overrides(arguments, place, where),
@@ -80,7 +71,7 @@ def _own_config(config: str, place: Place, where: str) -> Command:
     return _shell(f"mkdir -p {folder} && sed {edits} {shlex.quote(config)} > {copy}", bare=False)
 
 
-def _given(recipe: Recipe, topology: Topology) -> dict[str, Value]:
+def _given(recipe: Recipe, topology: Topology) -> dict[str, Argument]:
     return {
         "run.results_dir": "{run}/results", "exp_manager.explicit_log_dir": "{run}/results",
         "trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node,

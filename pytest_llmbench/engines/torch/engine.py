@@ -63,14 +63,10 @@ class TorchEngine(InProcess):
         if recipe.precision == "fp8":
             yield from _indivisible(recipe)
         yield from layout_problems(self.name, recipe, ("pipeline", "virtual_pipeline"))
-        yield from (
-            f"recipe {recipe.name}: {problem}" for rule in (_unsplit, _unmixed) for problem in rule(recipe, topology)
-        )
-        sharding = recipe.parallelism.sharding
-        if sharding == "optimizer":
-            yield f"recipe {recipe.name}: engine torch shards none, gradients or full, not the optimizer alone"
-        if recipe.options.get("residual") == "fp32" and recipe.precision != "fp32" and sharding != "none":
-            yield f"recipe {recipe.name}: options.residual: fp32 is for sharding none: what is gathered is bf16"
+        yield from _unsplit(recipe, topology)
+        yield from _unmixed(recipe, topology)
+        if recipe.parallelism.sharding == "optimizer":
+            yield "engine torch shards none, gradients or full, not the optimizer alone"
 
 
 def _unsplit(recipe: Recipe, topology: Topology) -> Iterator[str]:
@@ -117,7 +113,7 @@ def _indivisible(recipe: Recipe) -> Iterator[str]:
         "micro_batch_size × sequence_length": recipe.micro_batch_size * recipe.sequence_length,
     }
     if odd := [f"{name} {side}" for name, side in sides.items() if side % _EIGHT_BIT_TILE]:
-        yield f"recipe {recipe.name}: precision fp8 needs multiples of {_EIGHT_BIT_TILE}, unlike {listed(odd)}"
+        yield f"precision fp8 needs multiples of {_EIGHT_BIT_TILE}, unlike {listed(odd)}"
 
 
 ENGINE = TorchEngine()

@@ -16,5 +16,3 @@ class TorchOptions(Strict):
     """Part of a factor of an `fp8` product that shares a scale: the whole, or each row and column. With `tensorwise`,
     sharded parameters are gathered in 8 bits.
     """
-    residual: Literal["compute", "fp32"] = "compute"
-    """Data type of the stream that blocks add to: that of the matrix products, or fp32 with `sharding: none`."""

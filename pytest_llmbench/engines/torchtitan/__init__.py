@@ -1,1 +1,1 @@
-"""Engines nemo_launcher and nemo_torchrun: NeMo as a command."""
+"""Engine torchtitan: torchtitan as a command."""

@@ -11,9 +11,15 @@ from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Step, StepSeries
-from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import External, check_training, fill, fill_argument, flags
+from pytest_llmbench.engines.external import (
+    External,
+    ProgramOptions,
+    check_training,
+    fill_arguments,
+    flags,
+    program_words,
+)
 from pytest_llmbench.engines.overrides import (
     Arguments,
     Rules,
@@ -116,7 +122,7 @@ def _median(m: Measurement) -> float | None:
     return stats.median(known) if known and len(known) == len(rates) and not m.unread else None
 
 
-class TorchtitanOptions(Strict):
+class TorchtitanOptions(ProgramOptions):
     """Options of this engine."""
 
     program: str = "module:torchtitan.train"
@@ -127,12 +133,8 @@ class TorchtitanOptions(Strict):
     """Size of the model in versions up to 0.2."""
     config: str | None = None
     """Function with the configuration of the model in versions from 0.3 on; give this or `flavor`."""
-    arguments: Mapping[str, str | int | float | bool] = {}
-    """Further arguments, such as `training.dataset_path`."""
     launcher_args: tuple[str, ...] = ("--role", "rank", "--tee", "3")
     """Arguments of torchrun; these put the rank in front of each line."""
-    notes: tuple[str, ...] = ()
-    """Deviations from the source, with the reasons, for the head of the script."""
 
 
 class Torchtitan(External):
@@ -158,13 +160,13 @@ class Torchtitan(External):
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp8", "mxfp8"))
         layout, options = recipe.parallelism, options_of(recipe, TorchtitanOptions)
         if (options.flavor is None) == (options.config is None):
-            yield f"recipe {recipe.name}: options: give flavor, or config for versions from 0.3 on"
+            yield "options: give flavor, or config for versions from 0.3 on"
         if layout.sharding not in {"none", "full"}:
-            yield f"recipe {recipe.name}: engine torchtitan shards nothing (none) or everything (full)"
+            yield "engine torchtitan shards nothing (none) or everything (full)"
         if layout.sequence != (layout.tensor > 1):
-            yield f"recipe {recipe.name}: engine torchtitan splits the sequence wherever it has tensor parallelism"
+            yield "engine torchtitan splits the sequence wherever it has tensor parallelism"
         if layout.virtual_pipeline > 1 or recipe.model.dropout:
-            yield f"recipe {recipe.name}: engine torchtitan has no virtual_pipeline and no dropout"
+            yield "engine torchtitan has no virtual_pipeline and no dropout"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
         own = options_of(recipe, TorchtitanOptions).arguments
@@ -199,9 +201,7 @@ class Torchtitan(External):
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options, where = options_of(recipe, TorchtitanOptions), f"recipe {recipe.name}: options"
-        program = fill(options.program, place, where)
-        module = program.removeprefix("module:")
-        own = {key: fill_argument(value, place, where) for key, value in options.arguments.items()}
+        own = fill_arguments(options.arguments, place, where)
         given = _given(recipe, topology, old=options.config is None)
         if options.config is None:
             names = {"model.name": options.model, "model.flavor": options.flavor}
@@ -213,7 +213,7 @@ class Torchtitan(External):
         arguments = {**names, **output, "compile.enable": recipe.compile, "metrics.log_freq": 1, **given, **own}
         command = Command(
             launcher="torchrun",
-            argv=(*(("-m", *module.split()) if module != program else (program,)), *flags(arguments), *last),
+            argv=(*program_words(options.program, place, where), *flags(arguments), *last),
             launcher_args=options.launcher_args,
         )
         return Script(commands=(command,), notes=options.notes)

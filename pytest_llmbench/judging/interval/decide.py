@@ -16,7 +16,7 @@ from pytest_llmbench.judging.interval.steady import ALPHA, FEW_TO_COMPARE
 Op = Literal[">=", ">", "<=", "<"]
 
 # Version of the rule; it increases with every change by which the same steps could get another verdict.
-RULE = "steady-5"
+RULE = "steady-6"
 _HOPELESS = 100_000
 _NOTHING = "Fewer than 4 of its judged steps have a duration: train at least 20 steps after the warm-up"
 
@@ -67,7 +67,7 @@ def decide(
     if between and between.known:
         wide = replace(wide, unseen=0.0)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
-    low, high = span(metric, wide)
+    low, high = span(metric.sense, metric.amount, wide)
     # A time of 0 or less is out of reach, and every run is above a rate of 0 or less.
     seconds = (metric.amount / limit if rate else limit / metric.amount) if limit > 0.0 else math.inf if rate else 0.0
     side = wide.decide(seconds)
@@ -82,7 +82,8 @@ def decide(
         holds, why = None, _why(side, wide, seconds, between if claim == "system" else None, len(runs), needed)
     return Decision(
         holds=holds, low=low, high=high, claim=claim, alpha=alpha, between=between if claim == "system" else None,
-        steady=_value(metric, wide.mean), by_rule=metric.quantity.meets(op, bound), needed=needed, why=why,
+        steady=_value(metric.sense, metric.amount, wide.mean), by_rule=metric.quantity.meets(op, bound), needed=needed,
+        why=why,
     )  # fmt: skip
 
 
@@ -146,16 +147,14 @@ def decide_by_ceiling(metric: Metric, op: Op, bound: Quantity, ranks: Sequence[R
     )
 
 
-def span(metric: Metric, steady: Steady) -> tuple[float | None, float | None]:
-    """The interval of a number that has an amount; None for an open end."""
-    ends = (steady.high, steady.low) if metric.sense == "rate" else (steady.low, steady.high)
-    low, high = (_value(metric, end) for end in ends)
-    return low, high
+def span(sense: str | None, amount: float, steady: Steady) -> tuple[float | None, float | None]:
+    """The interval of a number that has an amount, pauses included; None for an open end."""
+    low, high = (_value(sense, amount, end) for end in steady.span)
+    return (high, low) if sense == "rate" else (low, high)
 
 
-def _value(metric: Metric, seconds: float) -> float | None:
-    amount = metric.amount or 0.0
-    if metric.sense == "rate":
+def _value(sense: str | None, amount: float, seconds: float) -> float | None:
+    if sense == "rate":
         return amount / seconds if seconds > 0.0 else None
     return amount * seconds
 

@@ -24,9 +24,7 @@ def alpha_at(look: int, plan: int, alpha: float = ALPHA) -> float:
     return alpha * (_AT_THE_END if look >= plan else _BEFORE)
 
 
-def at_a_look(
-    seconds: Sequence[float], *, plan: int, skip: int, steps_of_a_line: int = 1, alpha: float = ALPHA
-) -> Steady:
+def at_a_look(seconds: Sequence[float], *, plan: int, steps_of_a_line: int = 1, alpha: float = ALPHA) -> Steady:
     """Estimate the steady state of the whole plan from the steps so far: a drift may go on to its end.
 
     Later events, such as a node that throttles, are outside of this estimate.
@@ -35,7 +33,7 @@ def at_a_look(
     together; the rest is as for `steady_state`.
     """
     share = alpha_at(len(seconds), plan, alpha)
-    now = steady_state(seconds, skip=skip, steps_of_a_line=steps_of_a_line, alpha=share)
+    now = steady_state(seconds, steps_of_a_line=steps_of_a_line, alpha=share)
     if len(seconds) < plan:
         # Distance from the middle of the steps so far to the middle of all planned ones, in lengths of those so far.
         ahead = ((plan - len(seconds)) / 2) / now.judged

@@ -62,13 +62,7 @@ FEW_TO_COMPARE = 50
 BETWEEN_RUNS, FREEDOM = USUAL_BETWEEN_RUNS.spread, USUAL_BETWEEN_RUNS.freedom
 
 
-def steady_state(
-    seconds: Sequence[float],
-    *,
-    skip: int,
-    steps_of_a_line: int = 1,
-    alpha: float = ALPHA,
-) -> Steady:
+def steady_state(seconds: Sequence[float], *, steps_of_a_line: int = 1, alpha: float = ALPHA) -> Steady:
     """Find the steady state of a run and the interval of its mean.
 
     With an alpha of 1 %, at most 1 % of verdicts were wrong in the simulated cells of the domain: 25 to 5,000 steps (a
@@ -79,8 +73,7 @@ def steady_state(
     calibrated `between_runs`, or several runs; pauses shorter than a line are part of the speed.
 
     Args:
-        seconds: per step, of each step or of each line that is a mean over several.
-        skip: entries of `seconds` that the recipe leaves out as warm-up.
+        seconds: per step after the recipe's warm-up, of each step or of each line that is a mean over several.
         steps_of_a_line: steps in each entry.
         alpha: probability of an error on either side.
 
@@ -89,15 +82,14 @@ def steady_state(
     # `min` may overlook NaN; the sum does contain it.
     if not seconds or min(seconds) <= 0 or not math.isfinite(sum(seconds)):
         raise ValueError("step times must be numbers above 0, at least one")
-    after = seconds[skip:] or seconds
     lines = steps_of_a_line >= STEPS_OF_A_LINE
-    pauses = find_pauses(after, least_first=_STARTED if lines else 1)
-    smooth = without_pauses(after, pauses)[pauses.first :]
+    pauses = find_pauses(seconds, least_first=_STARTED if lines else 1)
+    smooth = without_pauses(seconds, pauses)[pauses.first :]
     size = -(-len(smooth) // _MOST)
     reduced = _means(smooth, size)
     cut = slow_start(reduced, batch=1 if lines else _BATCH)
     start = pauses.first + cut * size
-    judged = after[start:]
+    judged = seconds[start:]
     level, *others = _levels(reduced, cut, judged, pauses, alpha, steps_of_a_line)
     rest, usual = reduced[cut:], stats.fmean(reduced[cut:])
     least = LEAST_LINES if lines else _LEAST_WITH_START if start >= _STARTED else LEAST
@@ -106,19 +98,19 @@ def steady_state(
         high=max(reading.high for reading in (level, *others)),
         mean=level.mean,
         mean_with_pauses=sum(judged) / len(judged),
-        left_out=min(skip, len(seconds) - len(after)) + start,
+        left_out=start,
         judged=len(judged),
         half_width=level.width,
         scatter=math.dist(rest, [usual] * len(rest)) / math.sqrt(len(rest)) / usual,
         slope=level.slope,
         drift=level.drift,
         settled=level.drift is None or level.drift > (0.0 if cut else -_SETTLED),
-        enough=len(seconds) - skip - pauses.first >= least,
-        least=skip + pauses.first + least,
+        enough=len(seconds) - pauses.first >= least,
+        least=pauses.first + least,
         pauses=pauses,
-        fastest=min(judged) if len(seconds) > skip else 0.0,
-        slowest=max(after) if len(seconds) > skip else math.inf,
-        pausing=further_pauses(after, pauses, start, alpha) / len(judged),
+        fastest=min(judged),
+        slowest=max(seconds),
+        pausing=further_pauses(seconds, pauses, start, alpha) / len(judged),
         unseen=_unseen(rest, len(judged), steps_of_a_line, min(level.drift or 0.0, 0.0)) * level.mean,
     )
 

@@ -3,15 +3,17 @@
 import math
 import statistics as stats
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.record.series import RankInfo
+from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 
 # Two steps on different data may have one loss by chance, to the last digit that is kept.
 _STILL_STEPS = 3
+# Lines of few digits may have one loss this many times in a row by chance.
+_STILL_LINES = 10
 # The names of the learning rate in Megatron-LM, and in metaseq and NeMo.
 _LEARNING_RATES = frozenset({"learning_rate", "lr"})
 # Copies of a model that average their gradients have the same weights to the last bit.
@@ -45,9 +47,8 @@ def moving(e: Evidence) -> Iterator[Problem]:
 
 def moving_in_log(e: Evidence) -> Iterator[Problem]:
     """Refuse constant losses, gradient norms of 0 and learning rates of 0 in a framework's log."""
-    losses = [step.loss for step in e.series.steps if step.loss is not None]
-    if len(losses) >= _STILL_STEPS and len(set(losses)) == 1:
-        yield _idle(f"its loss is {losses[0]:.6g} in all {len(losses)} steps")
+    if (words := still(e.series.steps)) is not None:
+        yield _idle(f"its {words}")
     norms = [step.grad_norm for step in e.series.steps if step.grad_norm is not None]
     if norms.count(0.0) > len(norms) / 2:
         yield _idle(f"its gradient norm is 0 in {norms.count(0.0)} of {len(norms)} steps")
@@ -55,6 +56,16 @@ def moving_in_log(e: Evidence) -> Iterator[Problem]:
         rates = [step.reported[name] for step in e.series.steps if name in step.reported]
         if len(rates) >= _STILL_STEPS and not any(rates):
             yield _idle(f"its learning rate is 0 in all {len(rates)} steps")
+
+
+def still(steps: Sequence[Step]) -> str | None:
+    """Describe a loss that stays the same to its last digit in all steps, or in most; None if it moves."""
+    losses = [step.loss for step in steps if step.loss is not None]
+    count, loss = max(((len(list(row)), loss) for loss, row in groupby(losses)), default=(0, 0.0))
+    if count < (_STILL_STEPS if count == len(losses) else max(_STILL_LINES, len(losses) / 2)):
+        return None
+    where = f"all {count} steps" if count == len(losses) else f"{count} of {len(losses)} steps, one after the other"
+    return f"loss is {loss:.6g} in {where}"
 
 
 def _idle(reason: str) -> Problem:

@@ -2,11 +2,12 @@
 
 import difflib
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Container, Generator, Iterable
 
 import pytest
 
 from pytest_llmbench.core.quantity import listed
+from pytest_llmbench.plugin.bench import bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
 from pytest_llmbench.plugin.collection.parametrize import RunKey
 
@@ -27,7 +28,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.keyword and runs and not _runs(items):
         names = sorted({str(key_of(item, "run", RunKey)) for item in runs})
         words = [word for denied, word in _WORD.findall(config.option.keyword) if not denied]
-        config.stash[_HINT] = "; ".join(hint for word in words if (hint := _find_hint(word, runs, names)))
+        recipes = bench_of(config).recipes
+        hints = (_find_hint(word, runs, names, recipes) for word in words)
+        config.stash[_HINT] = "; ".join(hint for hint in hints if hint)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -40,10 +43,12 @@ def _runs(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if key_of(item, "run", RunKey) is not None]
 
 
-def _find_hint(word: str, runs: list[pytest.Item], names: list[str]) -> str:
+def _find_hint(word: str, runs: list[pytest.Item], names: list[str], recipes: Container[str]) -> str:
     """The runs that a word of an expression may mean; empty if it is about a test of theirs."""
     if _is_about(word, runs):
         return ""
+    if word in recipes:
+        return f"-k {word}: the tests here have no case of that recipe, such as for want of a reference in it"
     close = difflib.get_close_matches(word, names, n=_CLOSE)
     advice = f"did you mean {' or '.join(close)}?" if close else f"the tests here have {listed(names, _FEW)}"
     return f"-k {word} matches no recipe; {advice}"

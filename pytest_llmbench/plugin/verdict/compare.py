@@ -163,9 +163,9 @@ def mean_of(statistic: str, records: Sequence[RunRecord]) -> Metric:
     known |= {"amount": fmean(amounts)} if len(amounts) == len(metrics) else {"amount": None, "sense": None}
     metric = metrics[0].model_copy(update=known)
     states = [record.steady for record in records if record.steady is not None]
-    if metric.sense is None or len(states) < len(metrics):
+    if metric.amount is None or len(states) < len(metrics):
         return metric
-    low, high = span(metric, pool(states))
+    low, high = span(metric.sense, metric.amount, pool(states))
     return metric.model_copy(update={"low": low, "high": high})
 
 

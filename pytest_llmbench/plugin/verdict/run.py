@@ -10,7 +10,8 @@ from pytest_llmbench.judging.golden import Losses
 from pytest_llmbench.judging.interval.repeats import share_of_look
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.references import Machine
-from pytest_llmbench.judging.telemetry import RULES, gaps
+from pytest_llmbench.judging.statistics import OF_TELEMETRY
+from pytest_llmbench.judging.telemetry import gaps
 from pytest_llmbench.plugin.verdict.compare import Number, alpha_of, mean_of
 from pytest_llmbench.plugin.verdict.measured import Comparisons, Measured
 
@@ -70,7 +71,7 @@ class Run:
         if metric is None:
             rule = self._statistics[statistic].rule
             uncounted = get_engine(record.recipe.engine).uncounted(record.recipe)
-            unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in RULES else []
+            unknown_of_gpus = gaps(record.telemetry, record.gpus) if statistic in OF_TELEMETRY else []
             reason = f"it has {', '.join(record.metrics)}"
             if record.early is not None and record.early.ended_early and self._statistics[statistic].steady is None:
                 reason = "the run was ended early, and that needs all of its steps: leave out --llmbench-early-verdict"

@@ -71,7 +71,7 @@ class Earlier:
         self.orphaned = orphaned
         self.asked_to_end = asked_to_end
         self.submitted: set[OurJob] = set()
-        self._session = session
+        self.session = session
         self._submitting: dict[str, JournalEvent] = {}
         self._job_ids: dict[str, str] = {}
         self._digests: dict[str, str] = {}
@@ -117,7 +117,7 @@ class Earlier:
 
         Half a record is none: it was renamed into place whole, and has the digest that the journal has.
         """
-        path, submitted = self._session.run_folder(run.key) / layout.EARLIER, self._submitting.get(run.key)
+        path, submitted = self.session.run_folder(run.key) / layout.EARLIER, self._submitting.get(run.key)
         if submitted is None or not path.exists():
             return ""
         try:
@@ -133,7 +133,7 @@ class Earlier:
         return record.model_copy(update={"recipe": run.recipe, "judgements": ()})
 
     def _identity(self, event: JournalEvent) -> JobIdentity:
-        return JobIdentity(token=self._session.token, name=event.job, script=event.script)
+        return JobIdentity(token=self.session.token, name=event.job, script=event.script)
 
     def explains(self, problem: Problem, active: Active) -> bool:
         """True if the problem of an adopted run may follow from the death of the process that launched it.
@@ -142,10 +142,6 @@ class Earlier:
         """
         before_its_start = not has_begun(active.run.place.folder) and not active.was_pending
         return self.orphaned or (problem.kind == "job_cancelled" and before_its_start)
-
-    def put_aside(self, key: str) -> None:
-        """Move the files of an earlier attempt at a run out of the way."""
-        put_aside(self._session, self._session.run_folder(key))
 
 
 def put_aside(session: Session, folder: Path) -> Path | None:
@@ -340,7 +336,7 @@ def adopt(
         )  # fmt: skip
         del runs[run.key]
     for key in runs:
-        earlier.put_aside(key)
+        put_aside(earlier.session, earlier.session.run_folder(key))
     answer(partial(slurm.cancel, *unwanted))
 
 

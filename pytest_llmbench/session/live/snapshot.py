@@ -41,7 +41,7 @@ class LiveTask(Strict):
     about: Literal["run", "check"] = "run"
     state: LiveState = "waiting"
     """`waiting` for nodes or for runs before it; `pending`: its job is in Slurm's queue; `checking`: a check under way;
-    `starting`: no step so far; `running`; `ended`: its record is there, and not all of its tests have their verdict;
+    `starting`: before its first step; `running`; `ended`: its record is there, and some of its tests lack a verdict;
     `judged`.
     """
     detail: str = ""

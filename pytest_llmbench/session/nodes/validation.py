@@ -244,7 +244,7 @@ class Validator:
         began = clock.now()
         fleet = HeldFleet(
             site, tuple(host for host in hosts if host not in gated and host not in self._unreachable),
-            self.session.check_folder(check.name), start=self.start, look=self.look, remembered=self._remembered,
+            self.session.folder_of("check", check.name), start=self.start, look=self.look, remembered=self._remembered,
             unreachable=self._unreachable,
         )  # fmt: skip
         report = self._report(check, fleet, settings, gated)
@@ -309,5 +309,5 @@ def health_record(
     return HealthRecord(
         session=session.id, token=session.token, check=check.name, family=check.family, scope=check.scope,
         system=settings.system.name, cluster=settings.cluster, job_id=job_id, hosts=tuple(hosts),
-        gpus_per_node=settings.gpus_of_a_node or 0, folder=str(session.check_folder(check.name)), report=report,
+        gpus_per_node=settings.gpus_of_a_node or 0, folder=str(session.folder_of("check", check.name)), report=report,
     )  # fmt: skip

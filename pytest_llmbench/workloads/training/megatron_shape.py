@@ -1,10 +1,13 @@
 """The shape of a recipe in the words of Megatron-Core, which engine megatron_core and NeMo share."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from torch.nn import functional
 
+from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import Activation, ModelShape
 
 
@@ -18,9 +21,17 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 
-def layer_settings(model: ModelShape, activation: Activation) -> dict[str, Any]:
+_RECOMPUTATION: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "selective": {"recompute_granularity": "selective"},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+
+
+def layer_settings(recipe: Recipe, activation: Activation) -> dict[str, Any]:
     """Return fields of `TransformerConfig`; `activation` is the engine's own, for a recipe that names none."""
-    settings: dict[str, Any] = {
+    model, layout = recipe.model, recipe.parallelism
+    return {
         "num_layers": model.layers,
         "hidden_size": model.hidden_size,
         "num_attention_heads": model.attention_heads,
@@ -35,16 +46,15 @@ def layer_settings(model: ModelShape, activation: Activation) -> dict[str, Any]:
         "qk_layernorm": model.query_key_norm,
         "hidden_dropout": model.dropout,
         "attention_dropout": model.dropout,
+        "sequence_parallel": layout.sequence,
+        **_RECOMPUTATION[layout.activation_checkpointing],
     }
-    if (experts := model.experts) is not None:
-        settings |= {
-            "num_moe_experts": experts.number,
-            "moe_router_topk": experts.top_k,
-            "moe_ffn_hidden_size": experts.feed_forward_size,
-            "moe_shared_expert_intermediate_size": experts.shared_size or None,
-            "moe_layer_freq": [0] * experts.dense_layers + [1] * model.expert_layers,
-        }
-    return settings
+
+
+def local_layer(model: ModelShape) -> Any:
+    """Specify Megatron-Core's own layer, which needs neither Apex nor Transformer Engine."""
+    rms = {"normalization": "RMSNorm"} if model.norm == "rms_norm" else {}  # older versions lack the parameter
+    return get_gpt_layer_local_spec(qk_layernorm=model.query_key_norm, **rms)
 
 
 def model_settings(model: ModelShape) -> dict[str, Any]:

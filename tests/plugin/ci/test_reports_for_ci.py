@@ -93,16 +93,13 @@ def test_a_family_that_was_asked_for_keeps_its_attributes(ci: UserFolder) -> Non
         assert "measured: " in case.findtext("system-out", "")
 
 
-@pytest.mark.parametrize(
-    ("references", "args", "word", "usual", "detailed"),
-    [
-        ([LEARNS, FAST], "tiny", "pass", 0, 0),
-        ([LEARNS, SLOW], "tiny", "slow", 1, 1),
-        ([LEARNS, SLOW], "tiny or cut", "broken", 1, 13),
-        ([LEARNS], "tiny", "nothing_judged", 10, 10),
-        ([{**FAST, "applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8}}], "tiny", "nothing_judged", 10, 10),
-    ],
-)
+@pytest.mark.parametrize(("references", "args", "word", "usual", "detailed"), [
+    ([LEARNS, FAST], "tiny", "pass", 0, 0),
+    ([LEARNS, SLOW], "tiny", "slow", 1, 1),
+    ([LEARNS, SLOW], "tiny or cut", "broken", 1, 13),
+    ([LEARNS], "tiny", "nothing_judged", 10, 10),
+    ([{**FAST, "applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8}}], "tiny", "nothing_judged", 10, 10),
+])  # fmt: skip
 def test_the_one_word(ci: UserFolder, references: list[Any], args: str, word: str, usual: int, detailed: int) -> None:
     """The worst that is true of the session; an exit code of its own for each on request."""
     result = judged(ci, *references, args=("-k", args))

@@ -42,18 +42,15 @@ def test_the_suites_collect_without_engines(tmp_path: Path, record_property: Cal
     assert {"opt125m-azure_200k", "opt175b-loss_falls"} <= set(names)
 
 
-@pytest.mark.parametrize(
-    ("system", "bounds"),
-    [
-        ("H200", {"azure_200k", "h200", "measured_1"}),
-        ("a4-highgpu-8g", {"azure_200k", "b200"}),
-        ("ND96amsr_A100_v4", {"azure_200k", "a100_80gb"}),
-        ("JUWELS_Booster", {"azure_200k", "a100_40gb"}),
-        ("slurm", {"azure_200k", "h200", "h100", "a100_80gb", "a100_40gb", "b200"}),
-        ("H200 --gpus-per-node 0", {"azure_200k", "measured_1"}),
-        ("H200 --scale smoke", {"azure_200k", "measured_1"}),
-    ],
-)
+@pytest.mark.parametrize(("system", "bounds"), [
+    ("H200", {"azure_200k", "h200", "measured_1"}),
+    ("a4-highgpu-8g", {"azure_200k", "b200"}),
+    ("ND96amsr_A100_v4", {"azure_200k", "a100_80gb"}),
+    ("JUWELS_Booster", {"azure_200k", "a100_40gb"}),
+    ("slurm", {"azure_200k", "h200", "h100", "a100_80gb", "a100_40gb", "b200"}),
+    ("H200 --gpus-per-node 0", {"azure_200k", "measured_1"}),
+    ("H200 --scale smoke", {"azure_200k", "measured_1"}),
+])  # fmt: skip
 def test_a_bound_for_other_gpus_makes_no_test(pytester: pytest.Pytester, system: str, bounds: set[str]) -> None:
     """If it says so, and if the GPUs are known; any other one is a test that is skipped with the reason."""
     done = pytester.runpytest_inprocess(

@@ -143,13 +143,10 @@ def test_a_session_that_needs_it_is_refused(user: UserFolder, site: Path, wanted
     assert "INTERNALERROR" not in result.text
 
 
-@pytest.mark.parametrize(
-    ("wanted", "who", "more"),
-    [
-        ("cores", "check cores", ()), ("words", "engine counting", ()), ("cores", "check cores", ("-n", "1")),
-        ("words", "engine counting", ("--plan",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wanted", "who", "more"), [
+    ("cores", "check cores", ()), ("words", "engine counting", ()), ("cores", "check cores", ("-n", "1")),
+    ("words", "engine counting", ("--plan",)),
+])  # fmt: skip
 def test_functions_that_only_this_folder_has_are_refused_before_anything_is_submitted(
     user: UserFolder, site: Path, wanted: str, who: str, more: tuple[str, ...]
 ) -> None:

@@ -54,20 +54,15 @@ def test_what_the_document_says_of_175b_is_impossible_on_8_nodes(user: UserFolde
     assert result.found is None
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ((*AZURE, "--nodes", "128"), f"opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak"),
-        ((*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100"),
-         "recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"),
-    ],
-    ids=["a bold threshold", "a run that may not end in time"],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "words"), [
+    ((*AZURE, "--nodes", "128"), f"opt175b-azure_200k: {NEEDS}, 67.39 % of the published peak"),
+    ((*AZURE[:-1], "opt175b-loss_falls", "--nodes", "8", "--time", "100"),
+     "recipe opt175b: it is expected to take 236 min, and its time limit is 100 min"),
+], ids=["a bold threshold", "a run that may not end in time"])  # fmt: skip
 def test_a_session_warns_once(user: UserFolder, options: tuple[str, ...], words: str) -> None:
     """No error, although this folder's ini file turns warnings into errors; the run takes 94 minutes at the peak."""
     user.test(TWO_TESTS)
-    result = user.run(*options, "--collect-only", code=0)
-    assert result.text.count(f"FeasibilityWarning: {words}") == 1
+    assert user.run(*options, "--collect-only", code=0).text.count(f"FeasibilityWarning: {words}") == 1
 
 
 @pytest.mark.parametrize(("nodes", "word", "code"), [("8", "CANNOT BE MET", 1), ("128", "WARNING", 0)])
@@ -89,8 +84,7 @@ def test_a_plan_of_other_tests_of_the_recipe_does_not_fail(user: UserFolder) -> 
 
 def test_another_machine_smoke_and_cpus_have_no_finding(user: UserFolder) -> None:
     for options in (("--system", "H200"), ("--scale", "smoke"), ("--gpus-per-node", "0")):
-        result = user.run(*AZURE, "--nodes", "8", *options, "--collect-only", code=0)
-        assert "A100-SXM4-80GB (" not in result.text
+        assert "A100-SXM4-80GB (" not in user.run(*AZURE, "--nodes", "8", *options, "--collect-only", code=0).text
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])

@@ -57,15 +57,12 @@ def test_their_own_report_is_as_it_was(user: UserFolder) -> None:
     assert left(user.path) == {"mine.xml"}
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        ("--collect-only", "<Function test_reference[tiny-learns]>"),
-        ("--collect-only -n2", "<Function test_reference[tiny-learns]>"),
-        ("--setup-plan", "SETUP    F run"), ("--fixtures", "The finished run of this test's recipe"),
-        ("--markers", "@pytest.mark.recipe(*names, repeats=1): run this test for these recipes only"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "shown"), [
+    ("--collect-only", "<Function test_reference[tiny-learns]>"),
+    ("--collect-only -n2", "<Function test_reference[tiny-learns]>"),
+    ("--setup-plan", "SETUP    F run"), ("--fixtures", "The finished run of this test's recipe"),
+    ("--markers", "@pytest.mark.recipe(*names, repeats=1): run this test for these recipes only"),
+])  # fmt: skip
 def test_looking_leaves_nothing(user: UserFolder, options: str, shown: str) -> None:
     """What only shows something runs nothing and writes nothing, with tests of ours, too."""
     user.recipe()

@@ -144,8 +144,7 @@ def test_a_conftest_lends_by_itself(user: UserFolder, tmp_path_factory: pytest.T
     user.test("import acme_counting\n\ndef pytest_llmbench_engines():\n    return [acme_counting.Counting()]\n",
               "conftest.py")  # fmt: skip
     user.test("def test_it(run):\n    assert run.record.steps\n")
-    result = user.run("-n2", code=0)
-    assert result.case.properties["verdict"] == "PASS"
+    assert user.run("-n2", code=0).case.properties["verdict"] == "PASS"
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])

@@ -72,8 +72,7 @@ def test_a_conftest_may_load_the_plugin(user: UserFolder) -> None:
     user.recipe()
     user.env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     (user.path / "conftest.py").write_text('pytest_plugins = ["pytest_llmbench.plugin"]\n')
-    result = user.run("-k", "tiny", "--cluster", "local", "--llmbench-scale", "full", code=0)
-    assert "1 passed" in result.text
+    assert "1 passed" in user.run("-k", "tiny", "--cluster", "local", "--llmbench-scale", "full", code=0).text
 
 
 @pytest.fixture
@@ -89,14 +88,11 @@ def far(user: UserFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("option", "distribution"),
-    [
-        ("--system system.yaml", "-n2"),
-        ("--llmbench-quarantine unfit.txt", "-n0"),
-        ("--llmbench-run-dir reports", "-n0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("option", "distribution"), [
+    ("--system system.yaml", "-n2"),
+    ("--llmbench-quarantine unfit.txt", "-n0"),
+    ("--llmbench-run-dir reports", "-n0"),
+])  # fmt: skip
 def test_a_path_to_another_ini_file_is_refused(user: UserFolder, far: Path, option: str, distribution: str) -> None:
     """The message has the word to write instead, for each option that names a file or a folder."""
     name, path = option.split()

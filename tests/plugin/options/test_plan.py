@@ -80,7 +80,7 @@ def test_what_cannot_run_is_said_and_fails(tmp_path: Path) -> None:
     options = ["--cluster", "local", "--gpus-per-node", "0", "-k", "opt125m"]
     code, text = plan(tmp_path, *options, path=str(tmp_path))
     assert code == pytest.ExitCode.TESTS_FAILED, text
-    assert "CANNOT RUN: recipe opt125m is bf16 on GPUs; this run has none: pass --scale smoke" in text
+    assert "CANNOT RUN: recipe opt125m: precision bf16 needs GPUs; this run has none: pass --scale smoke" in text
     assert "#SBATCH" not in text
     assert list(tmp_path.iterdir()) == []
 
@@ -101,14 +101,11 @@ done < "$2"
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "words", "code"),
-    [
-        (["--nodes", "64"], "CANNOT RUN: Slurm refuses --nodes 64 --time ", 1),
-        (["--nodes=8", "--partition=nope"], "--partition nope: #SBATCH --partition=nope is too much. Partitions", 1),
-        (["--nodes", "8"], "Slurm could start that (sbatch --test-only)", 0),
-    ],
-)
+@pytest.mark.parametrize(("options", "words", "code"), [
+    (["--nodes", "64"], "CANNOT RUN: Slurm refuses --nodes 64 --time ", 1),
+    (["--nodes=8", "--partition=nope"], "--partition nope: #SBATCH --partition=nope is too much. Partitions", 1),
+    (["--nodes", "8"], "Slurm could start that (sbatch --test-only)", 0),
+])  # fmt: skip
 def test_slurm_is_asked_where_it_is(tmp_path: Path, options: list[str], words: str, code: int) -> None:
     for name, script in {"sbatch": SBATCH, "sinfo": "#!/bin/sh\nprintf '\\036debug\\0378\\0371:00:00\\n'\n"}.items():
         (tmp_path / name).write_text(script)

@@ -51,8 +51,7 @@ def test_clauses_that_were_not_judged(user: UserFolder, distribution: str) -> No
 def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(MET)
-    result = user.run("--llmbench-require", "contract.yaml", distribution, code=0)
-    assert "1  PASS  test_it[small]" in result.text
+    assert "1  PASS  test_it[small]" in user.run("--llmbench-require", "contract.yaml", distribution, code=0).text
 
 
 def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
@@ -62,13 +61,10 @@ def test_a_test_behind_the_first_failure(user: UserFolder) -> None:
     assert "test_last was not judged before the session ended" in result.cases["1"].properties["reason"]
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "expected a mapping"), ("{}", "requires nothing"), ("4.10: test_it\n", "put it in quotes"),
-        ('"1": test_it\n"1": test_last\n', "1"), ('"1": 7\n', "is not a test"), ('"1": []\n', "is not a test"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "expected a mapping"), ("{}", "requires nothing"), ("4.10: test_it\n", "put it in quotes"),
+    ('"1": test_it\n"1": test_last\n', "1"), ('"1": 7\n', "is not a test"), ('"1": []\n', "is not a test"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_meant(user: UserFolder, text: str, why: str) -> None:
     """A requirement that is read wrongly would be a pass, so it is a usage error."""
     user.test(TESTS)

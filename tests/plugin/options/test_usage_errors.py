@@ -97,11 +97,10 @@ WITH_WORKERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "distribution"),
-    [*((options, "-n0") for options in BAD_OPTIONS), *((options, "-n2") for options in WITH_WORKERS)],
-    ids=lambda text: re.sub(r"\W+", "_", text),
-)
+@pytest.mark.parametrize(("options", "distribution"), [
+    *((options, "-n0") for options in BAD_OPTIONS),
+    *((options, "-n2") for options in WITH_WORKERS),
+], ids=lambda text: re.sub(r"\W+", "_", text))  # fmt: skip
 def test_a_bad_option_names_itself_and_what_is_legal(user: UserFolder, options: str, distribution: str) -> None:
     """A value that cannot be meant ends the session before anything runs."""
     user.recipe()
@@ -207,16 +206,13 @@ def test_a_bad_file_is_a_collection_error_for_who_does_not(user: UserFolder, nam
 MARKED = "import pytest\n\n@pytest.mark.recipe({})\ndef test_mine(run):\n    pass\n"
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ("'tinny'", "unknown recipe 'tinny' (did you mean 'tiny'?); "),
-        ("'tiny', repeats=0", "marker `recipe`: repeats=0 must be a whole number >= 1"),
-        ("'tiny', repeats='3'", "marker `recipe`: repeats='3' must be a whole number >= 1"),
-        ("'tiny', repeats=True", "marker `recipe`: repeats=True must be a whole number >= 1"),
-        ("'tiny', repeat=3", "marker `recipe`: unknown argument 'repeat' (did you mean 'repeats'?)"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "told"), [
+    ("'tinny'", "unknown recipe 'tinny' (did you mean 'tiny'?); "),
+    ("'tiny', repeats=0", "marker `recipe`: repeats=0 must be a whole number >= 1"),
+    ("'tiny', repeats='3'", "marker `recipe`: repeats='3' must be a whole number >= 1"),
+    ("'tiny', repeats=True", "marker `recipe`: repeats=True must be a whole number >= 1"),
+    ("'tiny', repeat=3", "marker `recipe`: unknown argument 'repeat' (did you mean 'repeats'?)"),
+])  # fmt: skip
 def test_a_marker_that_cannot_be_meant_is_a_collection_error(user: UserFolder, asked: str, told: str) -> None:
     user.recipe()
     user.test(MARKED.format(asked))

@@ -34,17 +34,11 @@ def test_the_published_log_gives_the_published_file(user: UserFolder) -> None:
     assert "chat_350m_bs24_zero0: ml-512-node-001,943.455,Success | PASS" in result.text
 
 
-@pytest.mark.parametrize(
-    ("nodes", "model", "recipe", "batch"),
-    readable(
-        [
-            (1, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
-            (2, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
-            (1, "opt-13b_bs16_zero0", "chat_13b_bs16_zero0", 16),
-        ],
-        lambda case: f"lambda/allnodes_{case[0]}xN_{case[1]}.csv",
-    ),
-)
+@pytest.mark.parametrize(("nodes", "model", "recipe", "batch"), readable(
+    [(1, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24), (2, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
+     (1, "opt-13b_bs16_zero0", "chat_13b_bs16_zero0", 16)],
+    lambda case: f"lambda/allnodes_{case[0]}xN_{case[1]}.csv",
+))  # fmt: skip
 def test_a_published_batch_is_reproduced(user: UserFolder, nodes: int, model: str, recipe: str, batch: int) -> None:
     """Logs that say what the rows of a published file say give that file, and a PASS for each Success."""
     published = sample(f"lambda/allnodes_{nodes}xN_{model}.csv").read_bytes()

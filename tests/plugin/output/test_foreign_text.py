@@ -138,5 +138,4 @@ def test_pytest_forked_is_refused(user: UserFolder, distribution: str, how: str)
 def test_other_tests_may_be_forked(user: UserFolder) -> None:
     user.invite("pytest_forked")
     user.test("def test_other(): pass\n")
-    result = user.run("--forked", "-n0", "--collect-only", timeout_s=120, code=0)
-    assert "1 test collected" in result.text
+    assert "1 test collected" in user.run("--forked", "-n0", "--collect-only", timeout_s=120, code=0).text

@@ -135,11 +135,10 @@ def pytest_runtest_logfinish(nodeid):
 """
 
 
-@pytest.mark.parametrize(
-    ("distribution", "damage"),
-    [("-n0", "path.unlink()"), ("-n2", 'path.write_text(path.read_text().replace("PASS", "FAIL"))')],
-    ids=["gone", "changed"],
-)
+@pytest.mark.parametrize(("distribution", "damage"), [
+    ("-n0", "path.unlink()"),
+    ("-n2", 'path.write_text(path.read_text().replace("PASS", "FAIL"))'),
+], ids=["gone", "changed"])  # fmt: skip
 def test_a_record_that_is_not_what_was_judged(user: UserFolder, distribution: str, damage: str) -> None:
     """The verdict stays, the session fails, every report says so, and no reader takes the other text for the record."""
     user.recipe("first")

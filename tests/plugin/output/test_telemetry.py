@@ -110,14 +110,10 @@ def _between(after_s: float, before_s: float) -> set[float]:
     return {event.time for event in samples(STEPS) if after_s < event.time - samples(0)[0].time < before_s}
 
 
-@pytest.mark.parametrize(
-    ("second", "why"),
-    [
-        ([told(1, trouble="NVML: GPU is lost")], "no sample in the 25 s of the judged window (NVML: GPU is lost)"),
-        ([], "it did not watch its GPU"),
-    ],
-    ids=["lost", "unwatched"],
-)
+@pytest.mark.parametrize(("second", "why"), [
+    ([told(1, trouble="NVML: GPU is lost")], "no sample in the 25 s of the judged window (NVML: GPU is lost)"),
+    ([], "it did not watch its GPU"),
+], ids=["lost", "unwatched"])  # fmt: skip
 def test_a_gpu_that_nobody_watched_leaves_no_number(judge: Judge, second: list[Event], why: str) -> None:
     result = judge(seen(0), second)
     assert verdicts(result) == {"learns": "PASS", "efficient": "ERROR", "unhindered": "ERROR"}, result.text

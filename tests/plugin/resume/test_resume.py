@@ -119,8 +119,7 @@ def test_a_session_that_was_interrupted_goes_on(three: UserFolder) -> None:
     session = three.wait_for(lambda session: session if in_second(session) else None)
     process.send_signal(signal.SIGINT)
     process.communicate()
-    result = whole(three.run("--resume", *LOCAL))
-    assert result.session == session
+    assert whole(three.run("--resume", *LOCAL)).session == session
     assert Counter(event.name for event in events(session, "submitting")) == {"a_first": 1, "b_second": 2, "c_third": 1}
 
 

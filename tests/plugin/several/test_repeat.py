@@ -188,14 +188,11 @@ def test_without_it_one_run_is_made(user: UserFolder) -> None:
     assert "No further run was made: logs are replayed" in again.cases["test_speed[tiny]"].message
 
 
-@pytest.mark.parametrize(
-    ("bound", "other", "options", "why"),
-    [
-        ("5120 words/s", WIDE, (), "more runs do not decide that"),
-        ("5120 words/s", "claim='run'", (), "more runs do not decide that"),
-        ("4900 words/s", WIDE, ("--time", "1"), "runs in all, and the time limit of 1 min has room for "),
-    ],
-)
+@pytest.mark.parametrize(("bound", "other", "options", "why"), [
+    ("5120 words/s", WIDE, (), "more runs do not decide that"),
+    ("5120 words/s", "claim='run'", (), "more runs do not decide that"),
+    ("4900 words/s", WIDE, ("--time", "1"), "runs in all, and the time limit of 1 min has room for "),
+])  # fmt: skip
 def test_it_stops_with_a_reason(user: UserFolder, bound: str, other: str, options: tuple[str, ...], why: str) -> None:
     """No run is made that cannot decide, and the verdict stays INCONCLUSIVE."""
     user.recipe(**LOGGED)

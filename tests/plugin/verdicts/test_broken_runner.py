@@ -31,8 +31,7 @@ def test_a_user_whose_name_is_not_utf_8(user: UserFolder) -> None:
     """It is spelled out in the records."""
     user.recipe()
     user.env |= {"USER": "m\udce9ller", "LOGNAME": "m\udce9ller"}
-    result = user.run("--cluster", "local", "-n0", timeout_s=60, code=0)
-    assert "1 passed" in result.text
+    assert "1 passed" in user.run("--cluster", "local", "-n0", timeout_s=60, code=0).text
 
 
 @pytest.mark.parametrize("name", ["r\udce9sultats", "a\\b", "a\nb"])
@@ -104,6 +103,10 @@ def test_an_expression_that_names_no_recipe_gets_a_hint(user: UserFolder) -> Non
     assert "llmbench: -k gpt_tinny matches no recipe; did you mean gpt_tiny?" in result.text
     hint = "llmbench: -k zzz matches no recipe; the tests here have gpt_small, gpt_tiny"
     assert hint in user.run_here(*look, "zzz").text
+    user.test("def test_reference(run, reference): pass\n")
+    user.recipe("gpt_small", references=[])
+    hint = "llmbench: -k gpt_small: the tests here have no case of that recipe, such as for want of a reference in it"
+    assert hint in user.run_here(*look, "gpt_small").text
     for fine in ("gpt_tiny", "gpt_tiny or gpt_tinny", "gpt_tiny and not test_one"):
         found = user.run_here(*look, fine)
         assert "matches no recipe" not in found.text

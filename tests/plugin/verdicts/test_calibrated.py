@@ -48,10 +48,9 @@ def judge(user: UserFolder, *options: str) -> Result:
     return user.run("-k", "calibrated", *options)
 
 
-@pytest.mark.parametrize(
-    ("faster", "verdict", "distribution"),
-    [(1.0, "PASS", "-n0"), (1.03, "FAIL", "-n0"), (1.01, "INCONCLUSIVE", "-n0"), (1.01, "INCONCLUSIVE", "-n2")],
-)
+@pytest.mark.parametrize(("faster", "verdict", "distribution"), [
+    (1.0, "PASS", "-n0"), (1.03, "FAIL", "-n0"), (1.01, "INCONCLUSIVE", "-n0"), (1.01, "INCONCLUSIVE", "-n2"),
+])  # fmt: skip
 def test_a_real_run_is_judged_by_runs_like_it(
     recorded: UserFolder, tmp_path: Path, faster: float, verdict: str, distribution: str
 ) -> None:

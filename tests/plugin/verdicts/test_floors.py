@@ -24,13 +24,10 @@ def test_reference(run, reference):
 """
 
 
-@pytest.mark.parametrize(
-    ("bounds", "verdict", "code"),
-    [
-        ({"at_least": "200K words/s", "at_most": "300K words/s"}, "PASS", NOTHING_JUDGED),
-        ({"at_least": "900K words/s"}, "FAIL", pytest.ExitCode.TESTS_FAILED),
-    ],
-)
+@pytest.mark.parametrize(("bounds", "verdict", "code"), [
+    ({"at_least": "200K words/s", "at_most": "300K words/s"}, "PASS", NOTHING_JUDGED),
+    ({"at_least": "900K words/s"}, "FAIL", pytest.ExitCode.TESTS_FAILED),
+])  # fmt: skip
 def test_a_floor_can_fail_and_judges_no_speed(recorded: UserFolder, bounds: Any, verdict: str, code: int) -> None:
     """The recorded run made 456,479 words/s on an H200, more than an A100 can, which is no fault of an H200."""
     system = one_h200(recorded, a100={**bounds, "applies_to": A100})

@@ -34,18 +34,13 @@ def judged(user: UserFolder, *references: Any, args: tuple[str, ...] = ()) -> Re
     return user.run_here("--llmbench-replay", "logs", *args)
 
 
-@pytest.mark.parametrize(
-    ("references", "why"),
-    [
-        ([LEARNS], "recipe tiny has no reference on speed. Write a reference"),
-        ([LEARNS, {**FAST, "applies_to": ELSEWHERE}], "fast was skipped. Write a reference"),
-        ([LEARNS, {**FAST, "applies_to": HERE, "floor": True}], "fast is only a floor. Write a reference"),
-        (
-            [{**FAST, "applies_to": ELSEWHERE}, {**FAST, "name": "alive", "applies_to": HERE, "floor": True}],
-            "fast was skipped, alive is only a floor. ",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("references", "why"), [
+    ([LEARNS], "recipe tiny has no reference on speed. Write a reference"),
+    ([LEARNS, {**FAST, "applies_to": ELSEWHERE}], "fast was skipped. Write a reference"),
+    ([LEARNS, {**FAST, "applies_to": HERE, "floor": True}], "fast is only a floor. Write a reference"),
+    ([{**FAST, "applies_to": ELSEWHERE}, {**FAST, "name": "alive", "applies_to": HERE, "floor": True}],
+     "fast was skipped, alive is only a floor. "),
+])  # fmt: skip
 def test_nothing_judged_the_speed(judge: UserFolder, references: list[Any], why: str) -> None:
     """Every test passes or is skipped, and that is not enough at scale full; it may be said to be."""
     result = judged(judge, *references)
@@ -92,19 +87,16 @@ def test_a_threshold_on_speed_that_applies(judge: UserFolder, at_least: str) -> 
     assert result.suite.get("speed_not_judged") is None
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        ("assert run.step_time <= Quantity('1 h')", 0),
-        ("assert Quantity('1 words/s') <= run.throughput", 0),
-        ("assert run.throughput", 10),
-        ("assert run.loss_drop >= Quantity('0.01 nat')", 10),
-        ("assert run.warm_up_time <= Quantity('1 h')", 10),
-        ("assert run.throughput >= Quantity('1 words/s')\n    pytest.skip('but')", 10),
-        ("assert run.throughput >= Quantity('1 words/s')\n    assert False", 1),
-        ("assert run.loss_drop >= Quantity('9 nat')", 1),
-    ],
-)
+@pytest.mark.parametrize(("body", "code"), [
+    ("assert run.step_time <= Quantity('1 h')", 0),
+    ("assert Quantity('1 words/s') <= run.throughput", 0),
+    ("assert run.throughput", 10),
+    ("assert run.loss_drop >= Quantity('0.01 nat')", 10),
+    ("assert run.warm_up_time <= Quantity('1 h')", 10),
+    ("assert run.throughput >= Quantity('1 words/s')\n    pytest.skip('but')", 10),
+    ("assert run.throughput >= Quantity('1 words/s')\n    assert False", 1),
+    ("assert run.loss_drop >= Quantity('9 nat')", 1),
+])  # fmt: skip
 def test_a_comparison_in_a_test(judge: UserFolder, body: str, code: int) -> None:
     """A statistic of speed has to be compared, in a test that has a verdict."""
     judge.test(COMPARES.format(body))

@@ -55,10 +55,9 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
     return ours
 
 
-@pytest.mark.parametrize(
-    ("distribution", "number"),
-    [("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT)],
-)
+@pytest.mark.parametrize(("distribution", "number"), [
+    ("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT),
+])  # fmt: skip
 def test_a_signal_in_a_run(
     declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
 ) -> None:
@@ -110,8 +109,7 @@ def test_the_time_of_the_session_is_over(declaring: UserFolder, distribution: st
     assert all("--llmbench-session-time 00:01:00" in case.properties["reason"] for case in result.cases.values())
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     was_interrupted(result, "--llmbench-session-time 00:01:00")
-    page = write_page(result.session).read_text()
-    assert " Interrupted by --llmbench-session-time 00:01:00: 4 ERROR" in page
+    assert " Interrupted by --llmbench-session-time 00:01:00: 4 ERROR" in write_page(result.session).read_text()
     problem = result.record("first")["problem"]
     assert problem["kind"] == "session_ended"
     assert problem["message"] == "the session ended before this run did: ended by --llmbench-session-time 00:01:00"
@@ -171,8 +169,7 @@ def test_a_worker_that_is_killed(replaying: UserFolder, restarts: str) -> None:
     assert "crashed while running" in reasons
     assert "unknown reason" not in reasons
     assert ("worker restarting disabled" in reasons) == (restarts == "0")
-    table = result.text.partition("llmbench verdicts")[2]
-    assert not re.search(r"^—", table, re.MULTILINE)
+    assert not re.search(r"^—", result.text.partition("llmbench verdicts")[2], re.MULTILINE)
 
 
 @XDIST

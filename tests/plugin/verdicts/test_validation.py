@@ -74,18 +74,15 @@ def test_the_gate_can_be_left_open(user: UserFolder) -> None:
     assert "nobody asked" in memory.message
 
 
-@pytest.mark.parametrize(
-    ("validation", "said"),
-    [
-        ({"limitz": {}}, "unknown check 'limitz'"),
-        ({"limits": {"options": {"nofiles": 1}}}, "nofiles"),
-        (
-            {"memory": {"references": [{"name": "x", "statistic": "speed", "at_least": "1 %", "why": "w",
-                                        "source": "s", "date": "2026-01-01"}]}},
-            "unknown statistic 'speed'",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("validation", "said"), [
+    ({"limitz": {}}, "unknown check 'limitz'"),
+    ({"limits": {"options": {"nofiles": 1}}}, "nofiles"),
+    (
+        {"memory": {"references": [{"name": "x", "statistic": "speed", "at_least": "1 %", "why": "w",
+                                    "source": "s", "date": "2026-01-01"}]}},
+        "unknown statistic 'speed'",
+    ),
+])  # fmt: skip
 def test_a_system_file_that_names_nothing_real_is_refused(
     user: UserFolder, validation: dict[str, object], said: str
 ) -> None:
@@ -132,13 +129,10 @@ def test_without_nodes_on_slurm_nothing_is_submitted(user: UserFolder) -> None:
     assert "--nodes" in result.text
 
 
-@pytest.mark.parametrize(
-    ("expression", "checks", "trains"),
-    [
-        ("tiny", 2, True), ("not tiny", 2, False), ("tiny and not other", 2, True), ("limits", 1, False),
-        ("tiny or limits", 1, True), ("tiny and not fit", 0, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("expression", "checks", "trains"), [
+    ("tiny", 2, True), ("not tiny", 2, False), ("tiny and not other", 2, True), ("limits", 1, False),
+    ("tiny or limits", 1, True), ("tiny and not fit", 0, True),
+])  # fmt: skip
 def test_an_expression_without_a_check_leaves_all(user: UserFolder, expression: str, checks: int, trains: bool) -> None:
     """`-k opt175b` beside a validation suite is about the training; one that names a check means what it says."""
     user.test(CHECKS + TRAINING)

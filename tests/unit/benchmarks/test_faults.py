@@ -1,8 +1,9 @@
-"""The campaign of faults: its declarations, and how a line is judged."""
+"""The campaigns of faults and of killed sessions: their declarations, and what they count."""
 
 import json
 import subprocess
 import time
+from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,18 @@ from typing import Any
 
 import pytest
 
+from benchmarks.endurance import Campaign, Round, cells, made_in_vain, passed
 from benchmarks.faults.declared import FAULTS
 from benchmarks.faults.judging import Expected, Seen, differences, judge, look
 from benchmarks.faults.left import remains
 from benchmarks.faults.scenes import SCENES
+from pytest_llmbench.cluster.runs import RunSpec, Session
+from pytest_llmbench.cluster.settings import Settings
+from pytest_llmbench.cluster.system import System
+from pytest_llmbench.core.record.records import Problem, RunOutcome, RunRecord, write_model
+from pytest_llmbench.session.ending import run_identity
+from pytest_llmbench.session.journal.journal import EventKind, Journal, now
+from tests.unit.judging.conftest import small
 
 EXPECTED = Expected(
     exit=1, kinds=("hang", "rank_died"), words=("rank 1 on ",), told=("SIMULATED",), unsaid=("rank 0",),
@@ -47,15 +56,11 @@ def test_each_declaration_can_fail() -> None:
         assert (fault.expected.verdict == "PASS") or differences(fault.expected, healthy), fault.name
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"exit": 0}, {"verdict": "PASS"}, {"verdict": None}, {"kind": None}, {"kind": "harness"}, {"message": "died"},
-        {"output": ""}, {"metrics": 1}, {"left": ("job 7",)}, {"output": "SIMULATED \x1b[2J"}, {"double": 1},
-        {"message": "rank 1 on n2, rank 0 on n1"},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("wrong", [
+    {"exit": 0}, {"verdict": "PASS"}, {"verdict": None}, {"kind": None}, {"kind": "harness"}, {"message": "died"},
+    {"output": ""}, {"metrics": 1}, {"left": ("job 7",)}, {"output": "SIMULATED \x1b[2J"}, {"double": 1},
+    {"message": "rank 1 on n2, rank 0 on n1"},
+], ids=str)  # fmt: skip
 def test_a_line_is_sound_only_if_every_expectation_is_met(wrong: dict[str, Any]) -> None:
     assert judge("x", EXPECTED, SEEN).outcome == "sound"
     line = judge("x", EXPECTED, replace(SEEN, **wrong))
@@ -102,3 +107,58 @@ def test_a_folder_whose_name_another_begins_with_is_another(tmp_path: Path, monk
             assert remains(other) == [f"process {process.pid} (sleep 60)"]
         finally:
             process.kill()
+
+
+TEST_CASE = '<testcase name="{}"><properties><property name="verdict" value="{}"/></properties></testcase>'
+
+
+def test_a_verdict_counts_once(tmp_path: Path) -> None:
+    """A test that is in the report twice has no verdict, and neither has one that did not pass."""
+    cases = [TEST_CASE.format(*case) for case in [("a", "PASS"), ("b", "PASS"), ("b", "PASS"), ("c", "ERROR")]]
+    (tmp_path / "junit.xml").write_text(f"<testsuites>{''.join(cases)}</testsuites>")
+    assert passed(tmp_path / "junit.xml") == 1
+
+
+def test_a_run_that_had_its_record_is_double(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path, Namespace(cluster="local", nodes=None, kill="pytest"))
+    journal = Journal(tmp_path / "session" / "journal")
+    events: list[tuple[EventKind, str]] = [
+        ("submitting", "a"), ("submitting", "b"), ("finished", "a"), ("submitting", "b"), ("submitting", "a"),
+    ]  # fmt: skip
+    for kind, name in events:
+        journal.note(now(kind, name=name))
+    journal.close()
+    assert campaign.double(tmp_path / "session", []) == 1
+    assert campaign.left(tmp_path / "session") == 0
+
+
+def test_the_matrix_of_ends_is_split_into_parts() -> None:
+    """Each cell is in one part, at a moment within its tenth, and the same for a seed."""
+    parts = [cells(1, f"{number}/4") for number in (1, 2, 3, 4)]
+    every = [str(cell) for part in parts for cell in part]
+    assert len(every) == len(set(every)) == 6 * 10 * 2 * 2
+    assert parts[0] == cells(1, "1/4") != cells(2, "1/4")
+    assert {str(cell) for cell in cells(1, only=["node", "-held-", "-60s"])} == {
+        f"node-{n}-held-60s" for n in range(10)
+    }
+    assert all(cell.moment <= cell.after_s(10.0) <= cell.moment + 1 for cell in cells(1))
+
+
+@pytest.mark.parametrize(("problem", "double"), [(None, 1), ("session_ended", 0)])
+def test_a_good_run_that_was_made_again_was_made_in_vain(tmp_path: Path, problem: Any, double: int) -> None:
+    settings = Settings(
+        system=System(name="here", cluster="slurm"), cluster="slurm", allocation="run", run_dir=tmp_path
+    )
+    spec, session = RunSpec(key="run01", recipe=small()), Session(id="s", folder=tmp_path)
+    outcome = RunOutcome(problem=problem and Problem(kind=problem, message="-"))
+    write_model(
+        tmp_path / "superseded" / "run01.1" / "earlier.json",
+        RunRecord.of(run_identity(spec, settings, session), outcome),
+    )
+    assert made_in_vain(tmp_path, killed=False) == made_in_vain(tmp_path, killed=True) == double
+
+
+def test_a_round_is_sound_if_nothing_is_missing_double_or_left() -> None:
+    sound: dict[str, Any] = {"tests": 12, "verdicts": 12, "double": 0, "left": 0, "attempts": 0, "resumed": 0}
+    for wrong in ({}, {"verdicts": 11}, {"double": 1}, {"left": 1}):
+        assert Round(killed_s=1.0, finished=3, took_s=9.0, **{**sound, **wrong}).is_sound == (not wrong)

@@ -1,10 +1,13 @@
-"""The benchmark of verdicts, with few runs."""
+"""The benchmarks of verdicts, with few runs, and of large clusters, on a small one."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.scale.__main__ import judge, run_checks
+from benchmarks.scale.__main__ import main as scale
+from benchmarks.scale.cluster import FAULTS, Cluster
 from benchmarks.verdicts.__main__ import main
 from benchmarks.verdicts.calibrating import tally_of
 from benchmarks.verdicts.campaign import OURS, Cell, Way, simulate
@@ -114,3 +117,20 @@ def test_it_prints_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert "on 1 processes" in took
     assert all(f"| {name} |" in printed for name in NAMES)
     assert "cells within the domain" in printed
+
+
+CHECKS = ("rdma_ports", "pairs")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named_and_nothing_else(fault: str) -> None:
+    cluster = Cluster(40, fault, 3, checks=CHECKS)
+    reports = run_checks(cluster)
+    assert judge(cluster, reports) == ""
+    # All nodes together are judged, too, but for those that are all bad.
+    whole = [line for line in reports["pairs"].bounds if line.startswith("group_busbw: physics expects")]
+    assert len(whole) == (0 if fault == "everything" else 2)
+
+
+def test_a_fault_that_nothing_names_is_an_error() -> None:
+    assert scale(["--nodes", "8", "--repeats", "1", "--faults", "node", "--checks", "rdma_ports"]) == 1

@@ -72,19 +72,16 @@ def kinds(report: Report) -> set[tuple[str, Severity]]:
 FAULT, HINT = {("below_physics", Severity.ISOLATE)}, {("below_physics", Severity.MONITOR)}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "expected"),
-    [
-        ("gemm", {}, set()),
-        ("gemm", {"gemm": {"bf16": 610e12}}, HINT),
-        ("gemm", {"gemm": {"bf16": 194e12}}, FAULT),
-        ("memory_bandwidth", {}, set()),
-        ("memory_bandwidth", {"memory": 3.5e12}, FAULT),
-        ("host_device_bandwidth", {}, set()),
-        ("host_device_bandwidth", {"host_device": dict.fromkeys(
-            ("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all"), 27.5e9)}, FAULT),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "changes", "expected"), [
+    ("gemm", {}, set()),
+    ("gemm", {"gemm": {"bf16": 610e12}}, HINT),
+    ("gemm", {"gemm": {"bf16": 194e12}}, FAULT),
+    ("memory_bandwidth", {}, set()),
+    ("memory_bandwidth", {"memory": 3.5e12}, FAULT),
+    ("host_device_bandwidth", {}, set()),
+    ("host_device_bandwidth", {"host_device": dict.fromkeys(
+        ("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all"), 27.5e9)}, FAULT),
+])  # fmt: skip
 def test_rates_of_a_gpu(name: str, changes: dict[str, Any], expected: set[tuple[str, Severity]]) -> None:
     report = rated(name, node("H200", 2), **changes)
     assert kinds(report) == expected
@@ -114,15 +111,12 @@ def test_the_fastest_shape_of_a_gpu(tflops: float, expected: set[tuple[str, Seve
     assert "best_fp8_rowwise: not judged by physics: no law for fp8_rowwise" in "\n".join(report.bounds)
 
 
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        ("died in phase `NVML`", "a: rank 0: died in phase `NVML`"),
-        (MachineFacts(trouble="NVML: Driver Not Loaded"), "a: NVML: Driver Not Loaded"),
-        (node("H200", 2, each={"mig": True}), "MIG"),
-        (node("H200", 2, each={"capability": "12.0"}), "unknown hardware: compute capability 12.0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("facts", "reason"), [
+    ("died in phase `NVML`", "a: rank 0: died in phase `NVML`"),
+    (MachineFacts(trouble="NVML: Driver Not Loaded"), "a: NVML: Driver Not Loaded"),
+    (node("H200", 2, each={"mig": True}), "MIG"),
+    (node("H200", 2, each={"capability": "12.0"}), "unknown hardware: compute capability 12.0"),
+])  # fmt: skip
 def test_hardware_that_physics_does_not_know_never_fails(facts: MachineFacts | str, reason: str) -> None:
     report = rated("gemm", facts, gemm=dict.fromkeys(("bf16", "fp16", "tf32", "fp8", "fp32"), 1e12))
     assert not report.findings
@@ -147,13 +141,10 @@ def without_multicast(gpus: int) -> MachineFacts:
     return node("H200", gpus, each={"multicast": False})
 
 
-@pytest.mark.parametrize(
-    ("name", "gpus", "healthy", "without_p2p"),
-    [
-        ("all_reduce", 4, 365.1, 29.3), ("all_gather", 4, 346.8, 29.4), ("sendrecv", 4, 365.3, 21.3),
-        ("all_reduce", 8, 359.5, 29.0), ("alltoall", 8, 344.8, 29.0), ("all_gather", 2, 292.4, 29.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "gpus", "healthy", "without_p2p"), [
+    ("all_reduce", 4, 365.1, 29.3), ("all_gather", 4, 346.8, 29.4), ("sendrecv", 4, 365.3, 21.3),
+    ("all_reduce", 8, 359.5, 29.0), ("alltoall", 8, 344.8, 29.0), ("all_gather", 2, 292.4, 29.0),
+])  # fmt: skip
 def test_pcie_in_place_of_nvlink_fails(name: str, gpus: int, healthy: float, without_p2p: float) -> None:
     """Rates of H200 without NVLink multicast, and of the same with NCCL_P2P_DISABLE=1."""
     facts = {"a": without_multicast(gpus)}
@@ -181,14 +172,11 @@ def test_only_the_largest_size_is_judged_and_as_far_as_it_is_saturated() -> None
     assert small.bounds == ("busbw_1MiB: not judged by physics: messages below 1 GiB have no law",)
 
 
-@pytest.mark.parametrize(
-    ("bound", "floor", "busbw", "expected"),
-    [
-        ("40 GB/s", True, 100.0, {"below_physics"}), ("40 GB/s", False, 100.0, set()),
-        ("460 GB/s", True, 300.0, {"below_reference", "below_physics"}), ("460 GB/s", True, 400.0, {"below_reference"}),
-        ("200 GB/s", False, 100.0, {"below_reference"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bound", "floor", "busbw", "expected"), [
+    ("40 GB/s", True, 100.0, {"below_physics"}), ("40 GB/s", False, 100.0, set()),
+    ("460 GB/s", True, 300.0, {"below_reference", "below_physics"}), ("460 GB/s", True, 400.0, {"below_reference"}),
+    ("200 GB/s", False, 100.0, {"below_reference"}),
+])  # fmt: skip
 def test_the_bound_of_the_site_replaces_physics_and_of_a_vendors_the_stricter_counts(
     bound: str, floor: bool, busbw: float, expected: set[str]
 ) -> None:

@@ -74,8 +74,7 @@ def test_other_options_are_another_measurement() -> None:
 
 def test_one_rank_is_no_collective(tmp_path: Path) -> None:
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
-    report = get_check("all_reduce").run(fleet, CheckSettings())
-    assert report.skip is not None
+    assert get_check("all_reduce").run(fleet, CheckSettings()).skip is not None
     assert not fleet.asked
 
 
@@ -89,16 +88,12 @@ def test_a_rank_that_does_not_come_is_an_error_of_its_node(tmp_path: Path) -> No
     assert not report.readings
 
 
-@pytest.mark.parametrize(
-    ("site", "largest", "iterations"),
-    [
-        (cpu_site(2), 16 << 20, 5),
-        (cpu_site(2, scale="smoke"), 1 << 20, 5),
-        (Site(system="test", nodes=1, gpus_per_node=8), 8 * GIB, 20),
-        (Site(system="test", nodes=1, gpus_per_node=8, scale="smoke"), 1 << 20, 20),
-    ],
-    ids=["cpu", "cpu smoke", "gpu", "gpu smoke"],
-)
+@pytest.mark.parametrize(("site", "largest", "iterations"), [
+    (cpu_site(2), 16 << 20, 5),
+    (cpu_site(2, scale="smoke"), 1 << 20, 5),
+    (Site(system="test", nodes=1, gpus_per_node=8), 8 * GIB, 20),
+    (Site(system="test", nodes=1, gpus_per_node=8, scale="smoke"), 1 << 20, 20),
+], ids=["cpu", "cpu smoke", "gpu", "gpu smoke"])  # fmt: skip
 def test_the_usual_sizes(site: Site, largest: int, iterations: int) -> None:
     usual = collectives.CollectivesOptions().filled(site)
     assert (usual.sizes[0], usual.sizes[-1], usual.iterations) == (8, largest, iterations)
@@ -148,18 +143,14 @@ def test_a_smoke_run_meets_no_bound_and_misses_none() -> None:
     assert report.notes[0].startswith("no reference is for this machine")
 
 
-@pytest.mark.parametrize(
-    ("told", "why"),
-    [
-        (curve(complete=False), "was cut off after 8GiB"),
-        (curve(unreadable=2), "2 lines of the measurement cannot be read"),
-        (curve(points=()), "no size of all_reduce was measured"),
-        (curve(ranks=1), "1 ranks measured, 4 were asked for"),
-        (curve(wrong=None), "no result was checked"),
-        (curve(doubt="its busbw is 9 GB/s"), "the measurement contradicts itself: its busbw is 9 GB/s"),
-    ],
-    ids=["incomplete", "unreadable", "empty", "fewer ranks", "unchecked", "contradiction"],
-)
+@pytest.mark.parametrize(("told", "why"), [
+    (curve(complete=False), "was cut off after 8GiB"),
+    (curve(unreadable=2), "2 lines of the measurement cannot be read"),
+    (curve(points=()), "no size of all_reduce was measured"),
+    (curve(ranks=1), "1 ranks measured, 4 were asked for"),
+    (curve(wrong=None), "no result was checked"),
+    (curve(doubt="its busbw is 9 GB/s"), "the measurement contradicts itself: its busbw is 9 GB/s"),
+], ids=["incomplete", "unreadable", "empty", "fewer ranks", "unchecked", "contradiction"])  # fmt: skip
 def test_a_doubtful_curve_is_an_error(told: Curve, why: str) -> None:
     report = judged(told, reference("busbw_8GiB", "1000 GB/s"))
     assert report.findings == ()
@@ -224,13 +215,10 @@ def test_wrong_values_by_nccl_tests(theirs: Theirs, mode: str) -> None:
     assert "1 measurements out of bounds" in report.findings[0].message
 
 
-@pytest.mark.parametrize(
-    ("mode", "why"),
-    [
-        ("truncated", "was cut off after 2MiB"),
-        ("crash", "all_reduce_perf -g 4 .* printed no table; it ended with status 3: .*unhandled system error"),
-    ],
-)
+@pytest.mark.parametrize(("mode", "why"), [
+    ("truncated", "was cut off after 2MiB"),
+    ("crash", "all_reduce_perf -g 4 .* printed no table; it ended with status 3: .*unhandled system error"),
+])  # fmt: skip
 def test_nccl_tests_that_do_not_finish(theirs: Theirs, mode: str, why: str) -> None:
     problem = theirs(mode=mode).problem
     assert problem is not None
@@ -256,8 +244,7 @@ def test_several_nodes_are_one_measurement(theirs: Theirs) -> None:
 def test_nccl_tests_need_gpus_and_a_place(tmp_path: Path) -> None:
     """Without GPUs it has no meaning; without its folder, or in a container, it is a mistake in the system's file."""
     settings, check = CheckSettings(options={"backend": "nccl_tests"}), get_check("all_reduce")
-    skipped = check.run(ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path), settings)
-    assert skipped.skip is not None
+    assert check.run(ProcessFleet(site=cpu_site(2), hosts=("a", "b"), folder=tmp_path), settings).skip is not None
     inside = Environment(root="/opt", container=Container(runtime="pyxis", image="image"))
     for environments, why in (({}, "name the folder of its programs"), ({"nccl_tests": inside}, "container")):
         site = Site(system="test", nodes=1, gpus_per_node=4, environments=environments)

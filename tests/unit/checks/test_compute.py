@@ -20,27 +20,21 @@ _SITE = Site(system="test", nodes=3, gpus_per_node=2, peak_tflops={"bf16": 989.4
 _GOOD: dict[str, Any] = {
     "device": "NVIDIA H200",
     "setting": {"device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0"},
-    "gemm": {
-        "side": 8192,
-        "factors": "f00d",
-        "precisions": {"bf16": {"rate": 680e12, "digest": "1", "repeated": 17, "changed": 0, "error": 0.011}},
-        "lacking": {},
-    },
+    "gemm": {"side": 8192, "factors": "f00d",
+             "precisions": {"bf16": {"rate": 680e12, "digest": "1", "repeated": 17, "changed": 0, "error": 0.011}},
+             "lacking": {}},
     "memory": 4.39e12,
-    "host_device": dict.fromkeys(
-        ("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all"), 55.4e9
-    ),
-}
+    "host_device": dict.fromkeys(("host_to_device", "device_to_host", "host_to_device_all", "device_to_host_all"),
+                                 55.4e9),
+}  # fmt: skip
 _LOADED: dict[str, Any] = {
     "device": "NVIDIA H200",
     "precision": "bf16",
     "rates": [[float(second), 670e12] for second in range(1, 13)],
-    "telemetry": [
-        {"at_s": float(second), "clock_mhz": 1455, "temperature_degc": 58, "power_w": 690.5, "reasons": 0x4}
-        for second in range(13)
-    ],
+    "telemetry": [{"at_s": float(second), "clock_mhz": 1455, "temperature_degc": 58, "power_w": 690.5,
+                   "reasons": 0x4}  for second in range(13)],
     "trouble": None,
-}
+}  # fmt: skip
 
 
 def fleet_of(usual: Mapping[str, Any], **changes: Any) -> AnsweringFleet:
@@ -120,14 +114,11 @@ def test_healthy_gpus_are_not_accused() -> None:
         assert {r.gpus for r in report.readings} == {1}
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("gemm", bf16(rate=600e12)),
-        ("memory_bandwidth", {"memory": 4.0e12}),
-        ("host_device_bandwidth", {"host_device": {**_GOOD["host_device"], "host_to_device": 27e9}}),
-    ],
-)
+@pytest.mark.parametrize(("name", "change"), [
+    ("gemm", bf16(rate=600e12)),
+    ("memory_bandwidth", {"memory": 4.0e12}),
+    ("host_device_bandwidth", {"host_device": {**_GOOD["host_device"], "host_to_device": 27e9}}),
+])  # fmt: skip
 def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
     report = judged(name, fleet_of(_GOOD, b1=change))
     assert accused(report) == [("b", "GPU 1", "outlier")]
@@ -135,13 +126,10 @@ def test_a_slow_gpu_is_named(name: str, change: Mapping[str, Any]) -> None:
     assert not judged(name, fleet_of(_GOOD, b1=change), options={"tolerance": 0.6}).findings
 
 
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        ({"digest": "2"}, "other_product"), ({"changed": 3}, "not_repeatable"), ({"error": 0.5}, "wrong_product"),
-        ({"error": None}, "wrong_product"), ({"rate": 400e12, "digest": "1"}, "below_peak"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "kind"), [
+    ({"digest": "2"}, "other_product"), ({"changed": 3}, "not_repeatable"), ({"error": 0.5}, "wrong_product"),
+    ({"error": None}, "wrong_product"), ({"rate": 400e12, "digest": "1"}, "below_peak"),
+])  # fmt: skip
 def test_a_gpu_that_computes_wrong_is_to_be_replaced(change: Mapping[str, Any], kind: str) -> None:
     report = judged("gemm", fleet_of(_GOOD, c0=bf16(**change)))
     assert {("c", "GPU 0", kind)} <= set(accused(report)) <= {("c", "GPU 0", kind), ("c", "GPU 0", "outlier")}
@@ -184,15 +172,29 @@ def test_a_reference_bounds_the_rate() -> None:
     assert "no reference" in report.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "statistic"), [("gemm", "gemm_fp8"), ("gemm", "best_bf16"), ("sustained", "clock_min")]
+)
+def test_a_reference_on_what_was_not_measured_is_no_pass(name: str, statistic: str) -> None:
+    """A precision that the device lacks, a search that is off, a GPU that tells no clock."""
+    blind = {"telemetry": [{**sample, "clock_mhz": None} for sample in _LOADED["telemetry"]]}
+    usual = _GOOD if name == "gemm" else _LOADED | blind
+    bounds = {
+        gpu: (reference(statistic, "1 MHz" if name == "sustained" else "1 TFLOP/s/gpu", gpu=gpu, gpus=1, nodes=1),)
+        for gpu in ("H200", "A100")
+    }
+    unjudged = judged(name, fleet_of(usual), references=bounds["H200"]).unjudged
+    assert unjudged == dict.fromkeys(_HOSTS, f"GPU 0: reference bound asks for {statistic}, which was not measured")
+    assert not judged(name, fleet_of(usual), references=bounds["A100"]).unjudged
+
+
 _SHAPE = [2048, 4096, 8192, 780e12, 790e12, 0.01]
 _SWEPT: dict[str, Any] = {
     "device": "NVIDIA H200",
-    "products": {
-        name: {"curve": [_SHAPE, [4096, 4096, 8192, 700e12, 705e12, 0.01]], "best": _SHAPE, "left_out": 0}
-        for name in ("bf16", "fp8", "fp8_rowwise")
-    },
+    "products": {name: {"curve": [_SHAPE, [4096, 4096, 8192, 700e12, 705e12, 0.01]], "best": _SHAPE,
+                        "left_out": 0}  for name in ("bf16", "fp8", "fp8_rowwise")},
     "lacking": {},
-}
+}  # fmt: skip
 
 
 def searched(**changes: Any) -> Report:
@@ -220,14 +222,11 @@ def test_the_fastest_shape_is_a_number_of_each_gpu() -> None:
     assert report.evidence["shapes of a GPU 0"]["bf16"].curve[1].rate == 700e12
 
 
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"best": [*_SHAPE[:3], 700e12, 700e12, 0.01]}, "outlier"),
-        ({"best": [*_SHAPE[:5], 0.3]}, "wrong_product"),
-        ({"curve": [[*_SHAPE[:5], None]]}, "wrong_product"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "kind"), [
+    ({"best": [*_SHAPE[:3], 700e12, 700e12, 0.01]}, "outlier"),
+    ({"best": [*_SHAPE[:5], 0.3]}, "wrong_product"),
+    ({"curve": [[*_SHAPE[:5], None]]}, "wrong_product"),
+])  # fmt: skip
 def test_a_gpu_whose_shapes_are_slow_or_wrong_is_named(changes: dict[str, Any], kind: str) -> None:
     assert accused(searched(b1=swept("bf16", **changes))) == [("b", "GPU 1", kind)]
 
@@ -264,14 +263,11 @@ def test_a_gpu_that_slows_down_is_found() -> None:
     assert "20.0 % below" in report.findings[0].message
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "severity"),
-    [
-        ({"clock_mhz": 900, "reasons": 0x08}, "throttled", Severity.ISOLATE),
-        ({"clock_mhz": 900, "reasons": 0x44}, "throttled", Severity.ISOLATE),
-        ({"temperature_degc": 91}, "hot", Severity.MONITOR),
-    ],
-)
+@pytest.mark.parametrize(("change", "kind", "severity"), [
+    ({"clock_mhz": 900, "reasons": 0x08}, "throttled", Severity.ISOLATE),
+    ({"clock_mhz": 900, "reasons": 0x44}, "throttled", Severity.ISOLATE),
+    ({"temperature_degc": 91}, "hot", Severity.MONITOR),
+])  # fmt: skip
 def test_telemetry_is_judged(change: Mapping[str, Any], kind: str, severity: Severity) -> None:
     samples = copy.deepcopy(_LOADED["telemetry"])
     samples[6] |= change
@@ -319,9 +315,8 @@ def test_an_unknown_option_is_refused(name: str) -> None:
         judged(name, fleet_of(_GOOD), options={"tolerence": 0.1})
 
 
-@pytest.mark.parametrize(
-    ("values", "odd"),
-    [("", []), ("x", []), ("xx", []), ("xy", None), ("xxy", [2]), ("xxyy", None), ("xyz", None), ("xxxyz", [3, 4])],
-)
+@pytest.mark.parametrize(("values", "odd"), [
+    ("", []), ("x", []), ("xx", []), ("xy", None), ("xxy", [2]), ("xxyy", None), ("xyz", None), ("xxxyz", [3, 4]),
+])  # fmt: skip
 def test_dissenters_need_a_majority(values: str, odd: list[int] | None) -> None:
     assert dissenters(dict(enumerate(values))) == odd

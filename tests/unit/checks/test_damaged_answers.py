@@ -19,32 +19,29 @@ RATES: dict[str, Any] = {"device": "H200", "setting": {}, "gemm": None, "memory"
 NO_PRODUCTS = {"side": 8, "factors": "f00d", "precisions": {}, "lacking": {}}
 
 
-@pytest.mark.parametrize(
-    ("check", "gpus", "data", "field"),
-    [
-        ("limits", 0, {}, "limits: Field required"),
-        ("limits", 0, {**HOST_FACTS.model_dump(), "limits": {"soft": {}}}, "limits.soft.nofile: Field required"),
-        ("memory", 0, {**HOST_FACTS.model_dump(), "meminfo": 5}, "meminfo: Input should be a valid string"),
-        ("tuning", 0, {**HOST_FACTS.model_dump(), "tunings": 5}, "tunings: Extra inputs are not permitted"),
-        ("clock", 0, {"time": "noon"}, "time: Input should be a valid number"),
-        ("disk", 0, {"folders": {"shared": {"path": "/x"}}}, "folders.shared.why: Field required"),
-        ("shared_folder", 0, {"read": None}, "mount: Field required"),
-        ("jit_cache", 0, {"boot": "1", "folders": {"x": {"mount": MOUNT}}}, "folders.x.folder: Field required"),
-        ("gpu_inventory", 8, {"smi": SMI}, "smi.path: Field required"),
-        ("gpu_xid", 8, {"smi": {**SMI, "path": "/x"}, "kernel_log": {"lines": [5]}}, "nvlink: Field required"),
-        ("gpu_nvlink", 8, {"smi": {**SMI, "code": "0"}}, "smi.code: Input should be a valid integer"),
-        ("dcgm", 8, {"missing": None, "output": {"command": "dcgmi"}}, "output.code: Field required"),
-        ("dcgm", 8, {"missing": None, "output": None}, "all of it: Value error, either `missing` or `output`"),
-        ("storage", 8, {"bytes": 1, "write_s": 0.0}, "write_s: Input should be greater than 0 (and 8 more)"),
-        ("gemm", 8, RATES, "gemm: Field required"),
-        ("gemm", 8, {**RATES, "gemm": NO_PRODUCTS}, "gemm.precisions: Dictionary should have at least 1 item"),
-        ("memory_bandwidth", 8, {**RATES, "memory": "1e12"}, "memory: Input should be a valid number"),
-        ("host_device_bandwidth", 8, {**RATES, "host_device": {}}, "host_device.host_to_device: Field required"),
-        ("sustained", 8, {"device": "H200", "rates": [[1.0, 0.0]]}, "precision: Field required"),
-        ("all_reduce", 8, {"wrong": {"all_reduce": None}}, "wrong.all_reduce: Input should be a valid integer"),
-        ("nccl_topology", 8, {"devices": [{"bus": "0"}]}, "devices.0.driver: Field required"),
-    ],
-)
+@pytest.mark.parametrize(("check", "gpus", "data", "field"), [
+    ("limits", 0, {}, "limits: Field required"),
+    ("limits", 0, {**HOST_FACTS.model_dump(), "limits": {"soft": {}}}, "limits.soft.nofile: Field required"),
+    ("memory", 0, {**HOST_FACTS.model_dump(), "memory": {"total": 5}}, "memory.available: Field required"),
+    ("tuning", 0, {**HOST_FACTS.model_dump(), "tunings": 5}, "tunings: Extra inputs are not permitted"),
+    ("clock", 0, {"time": "noon"}, "time: Input should be a valid number"),
+    ("disk", 0, {"folders": {"shared": {"path": "/x"}}}, "folders.shared.why: Field required"),
+    ("shared_folder", 0, {"read": None}, "mount: Field required"),
+    ("jit_cache", 0, {"folders": {"x": {"mount": MOUNT}}}, "folders.x.folder: Field required"),
+    ("gpu_inventory", 8, {"smi": SMI}, "smi.path: Field required"),
+    ("gpu_xid", 8, {"smi": {**SMI, "path": "/x"}, "kernel_log": {"lines": [5]}}, "nvlink: Field required"),
+    ("gpu_nvlink", 8, {"smi": {**SMI, "code": "0"}}, "smi.code: Input should be a valid integer"),
+    ("dcgm", 8, {"missing": None, "output": {"command": "dcgmi"}}, "output.code: Field required"),
+    ("dcgm", 8, {"missing": None, "output": None}, "all of it: Value error, either `missing` or `output`"),
+    ("storage", 8, {"bytes": 1, "write_s": 0.0}, "write_s: Input should be greater than 0 (and 8 more)"),
+    ("gemm", 8, RATES, "gemm: Field required"),
+    ("gemm", 8, {**RATES, "gemm": NO_PRODUCTS}, "gemm.precisions: Dictionary should have at least 1 item"),
+    ("memory_bandwidth", 8, {**RATES, "memory": "1e12"}, "memory: Input should be a valid number"),
+    ("host_device_bandwidth", 8, {**RATES, "host_device": {}}, "host_device.host_to_device: Field required"),
+    ("sustained", 8, {"device": "H200", "rates": [[1.0, 0.0]]}, "precision: Field required"),
+    ("all_reduce", 8, {"wrong": {"all_reduce": None}}, "wrong.all_reduce: Input should be a valid integer"),
+    ("nccl_topology", 8, {"devices": [{"bus": "0"}]}, "devices.0.driver: Field required"),
+])  # fmt: skip
 def test_a_damaged_answer_is_named(tmp_path: Path, check: str, gpus: int, data: Mapping[str, Any], field: str) -> None:
     site = Site(system="test", nodes=2, gpus_per_node=gpus, scale="full")
     report = get_check(check).run(AnsweringFleet(site, ("a", "b"), lambda *_: data, tmp_path), CheckSettings())
@@ -103,16 +100,13 @@ def test_a_collective_that_a_rank_did_not_check_is_no_pass(tmp_path: Path) -> No
         assert f"its answer is damaged: {field}: Field required" in report.unjudged["a"]
 
 
-@pytest.mark.parametrize(
-    ("game", "field"),
-    [
-        ({}, "games.0: Value error, one of `missing`, `error` and `measured` has to be there"),
-        ({"measured": {"busbw": 1.0}}, "games.0.measured.bytes: Field required"),
-        ({"missing": [1], "error": "no route"}, "games.0: Value error, one of"),
-    ],
-)
+@pytest.mark.parametrize(("game", "field"), [
+    ({}, "games.0: Value error, one of `missing`, `error` and `measured` has to be there"),
+    ({"measured": {"busbw": 1.0}}, "games.0.measured.bytes: Field required"),
+    ({"missing": [1], "error": "no route"}, "games.0: Value error, one of"),
+])  # fmt: skip
 def test_a_damaged_game_is_no_measurement(tmp_path: Path, game: dict[str, Any], field: str) -> None:
-    told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None, "nvlink": True}
+    told = {"device": "H200", "games": [{"round": 0, "group": 0, **game}], "stopped": None}
     fleet = AnsweringFleet(Site(system="test", nodes=2, gpus_per_node=2), ("a", "b"), lambda *_: told, tmp_path)
     report = get_check("nvlink").run(fleet, CheckSettings())
     assert report.unjudged.keys() == {"a", "b"}

@@ -1,6 +1,5 @@
 """The DCGM check: what dcgmi leaves, in every version's words, and real nodes whose dcgmi is a stand-in."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +18,6 @@ from pytest_llmbench.core.record.records import Verdict
 from tests.standins.dcgm_outputs import (
     BANDWIDTH,
     FAULTY,
-    JSON_VERSIONS,
     NOT_ALLOCATED,
     PERSISTENCE,
     REMAP,
@@ -85,7 +83,7 @@ def test_a_node_passes_where_text_and_exit_status_both_say_so(version: str, test
 
 def test_results_that_contradict_each_other_are_no_pass() -> None:
     """Two forms of them, an error of dcgmi's own beside them, a status that is said twice."""
-    whole, failing = printed("4.4.2"), printed("table of 4.2.3", {"memory": {1: Said("Fail", FAULTY)}})
+    whole, failing = printed("4.4.2"), printed("3.3.9", {"memory": {1: Said("Fail", FAULTY)}})
     both = judged(whole + failing)
     assert (passes(both), both.unjudged[0]) == (False, "the output of dcgmi cannot be read: it has results of 2 nodes")
     lost = judged(f"Error: lost the connection\n{whole}")
@@ -100,14 +98,11 @@ def test_a_setting_is_no_broken_hardware(version: str) -> None:
     assert (finding.kind, finding.severity) == ("dcgm_configuration", Severity.CONFIGURE)
 
 
-@pytest.mark.parametrize("version", JSON_VERSIONS[1:])
-@pytest.mark.parametrize(
-    ("error", "severity"),
-    [
-        (FAULTY, Severity.ISOLATE), (REMAP, Severity.RESET), (BANDWIDTH, Severity.RESET), (THERMAL, Severity.RESET),
-        (PERSISTENCE, Severity.CONFIGURE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("version", VERSIONS[1:])
+@pytest.mark.parametrize(("error", "severity"), [
+    (FAULTY, Severity.ISOLATE), (REMAP, Severity.RESET), (BANDWIDTH, Severity.RESET), (THERMAL, Severity.RESET),
+    (PERSISTENCE, Severity.CONFIGURE),
+])  # fmt: skip
 def test_dcgm_says_how_severe_a_failure_is(version: str, error: Any, severity: Severity) -> None:
     (finding,) = judged(printed(version, {"pcie": {0: Said("Fail", error)}}), 226).findings
     assert finding.severity is severity
@@ -128,8 +123,8 @@ def test_without_a_severity_the_category_says_it(test: str, category: int, sever
                            ("Denylist", Severity.CONFIGURE)],
 )  # fmt: skip
 def test_without_a_severity_the_test_says_it(name: str, severity: Severity) -> None:
-    table = printed("table of 3.2.6", {"software": {0: Said("Fail")}})
-    (finding,) = judged(table.replace(f"{'Persistence Mode':<25}", f"{name:<25}"), 226).findings
+    text = printed("3.3.9", {"software": {0: Said("Fail")}})
+    (finding,) = judged(text.replace("Persistence Mode", name), 226).findings
     assert finding.severity is severity
 
 
@@ -142,7 +137,7 @@ def test_a_skip_is_no_pass(version: str) -> None:
     assert len(allowed.skipped) == 1
     every = (*ALL_SKIPPED, "persistence_mode", "denylist")
     assert not passes(judged(printed(version, ALL_SKIPPED)))
-    if version not in JSON_VERSIONS[:2]:  # whose denylist passes
+    if version == "4.4.2":  # the denylist of older ones passes
         assert judged(printed(version, ALL_SKIPPED), skips=every).unjudged == ("nothing but skips",)
 
 
@@ -158,7 +153,7 @@ def test_a_gpu_that_is_gone_is_noticed(version: str) -> None:
     assert "found 1 GPUs, the node should have 2" in judged(printed(version, gpus=1)).unjudged
 
 
-@pytest.mark.parametrize("version", JSON_VERSIONS)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_memory_test_without_memory_tested_nothing(version: str) -> None:
     result = judged(printed(version, {"memory": {1: Said("Pass", NOT_ALLOCATED)}}))
     assert not result.findings
@@ -189,22 +184,19 @@ def test_a_status_that_contradicts_the_results_is_no_pass(version: str) -> None:
         assert (finding.kind, finding.severity) == ("dcgm_isolate", Severity.ISOLATE)
 
 
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "code", "why"),
-    [
-        ("", "", 0, "it printed nothing"),
-        ("", "docker: Error response from daemon: pull access denied", 125, "pull access denied"),
-        ("pyxis: couldn't start container\n", "", 1, "couldn't start container"),
-        ("Error: unable to establish a connection to the specified host: localhost\n", "", 235, "unable to establish"),
-        ('{"DCGM Diagnostic": {"version": "4.4.2", "runtime_error": "it is paused"}}', "", 226, "it is paused"),
-        (printed("4.4.2")[:-10], "", 0, "cannot be read"),
-        (printed("4.4.2") * 2, "", 0, "results of 2 nodes"),
-        ("", "", 217, "already running"),
-        ("", "", 204, "nvvs, was not found"),
-        ("", "", None, "did not end within 7 s"),
-        (printed("4.4.2"), "", None, "did not end within 7 s"),
-    ],
-)
+@pytest.mark.parametrize(("stdout", "stderr", "code", "why"), [
+    ("", "", 0, "it printed nothing"),
+    ("", "docker: Error response from daemon: pull access denied", 125, "pull access denied"),
+    ("pyxis: couldn't start container\n", "", 1, "couldn't start container"),
+    ("Error: unable to establish a connection to the specified host: localhost\n", "", 235, "unable to establish"),
+    ('{"DCGM Diagnostic": {"version": "4.4.2", "runtime_error": "it is paused"}}', "", 226, "it is paused"),
+    (printed("4.4.2")[:-10], "", 0, "cannot be read"),
+    (printed("4.4.2") * 2, "", 0, "results of 2 nodes"),
+    ("", "", 217, "already running"),
+    ("", "", 204, "nvvs, was not found"),
+    ("", "", None, "did not end within 7 s"),
+    (printed("4.4.2"), "", None, "did not end within 7 s"),
+])  # fmt: skip
 def test_without_results_there_is_no_pass(stdout: str, stderr: str, code: int | None, why: str) -> None:
     """Looking for the word "fail" in them finds nothing in any of these."""
     assert "fail" not in (stdout + stderr).lower()
@@ -213,23 +205,20 @@ def test_without_results_there_is_no_pass(stdout: str, stderr: str, code: int | 
     assert not passes(result)
 
 
-def test_iterations_that_end_in_a_failure_are_no_pass() -> None:
-    whole = {"iterations": [json.loads(printed("4.4.2"))], "Overall Result": "Fail"}
-    assert judged(json.dumps(whole)).unjudged == ("the overall result is not a pass, and no test failed",)
-
-
 def test_real_outputs() -> None:
-    """A GB10 with its persistence mode off, and an H100 node on which all but one test ran."""
+    """A GB10 with its persistence mode off."""
     one_gpu = ExpectedTests(level=2, gpus=1)
     for name, skips in (("plugins-allowed", False), ("partial-skip", True)):
         text = sample(f"dcgm/dcgm4_gb10-level2-{name}.json").read_text()
         result = judge("n1", output_of(text, 226), one_gpu)
         assert [finding.severity for finding in result.findings] == [Severity.CONFIGURE]
         assert bool(result.unjudged) == skips
+
+
+def test_a_table_proves_nothing() -> None:
+    """Every dcgmi since version 2.1 prints JSON with `-j`."""
     tables = sample("dcgm/dcgmi-diag-r3_text_2nodes_H100_dcgm3.2_dcgmi-220.out").read_text()
-    first = output_of(tables[: len(tables) // 2], 0)
-    assert "EUD Test" in judge("n1", first, ExpectedTests(level=3, gpus=8)).unjudged[0]
-    assert not judge("n1", first, ExpectedTests(level=3, gpus=8, allowed_skips=("eud",))).unjudged
+    assert "no results" in judge("n1", output_of(tables, 0), ExpectedTests(level=3, gpus=8)).unjudged[0]
 
 
 @pytest.fixture
@@ -243,8 +232,7 @@ def nodes(tmp_path: Path) -> Callable[..., ProcessFleet]:
             programs.mkdir(parents=True)
             if text is not None:
                 (programs / "dcgmi").symlink_to(STANDIN)
-            for suffix in ("json", "txt"):
-                (tmp_path / host / f"out.{suffix}").write_text(text or "")
+            (tmp_path / host / "out").write_text(text or "")
             path = f"{programs}{os.pathsep}{os.environ['PATH']}"
             envs[host] = {"PATH": path, "DCGMI_PRINTS": str(tmp_path / host / "out"), **(env or {}).get(host, {})}
         site = {"gpus_per_node": 2, **site}
@@ -267,20 +255,12 @@ def test_one_bad_node_of_two_is_named(nodes: Callable[..., ProcessFleet]) -> Non
     assert [(finding.host, finding.subject) for finding in report.findings] == [("n2", "GPU 1")]
     assert (verdict(report, "n1"), verdict(report, "n2")) == (Verdict.PASS, Verdict.FAIL)
     evidence = report.evidence["nodes"]
-    assert evidence["n1"]["version"] == "3.3.9"
-    assert evidence["n1"]["stderr"] == ""
+    assert (evidence["n1"]["version"], evidence["n1"]["stderr"]) == ("3.3.9", "")
     assert evidence["n1"]["command"] == (
         "dcgmi diag -r 3 -p 'pcie.is_allowed=true;memory.l1cache_size_kb_per_sm=192' --host localhost -j"
     )
     (probe,) = fleet.asked
     assert (probe.gpus, probe.ranks_per_node, probe.deadline_s) == (True, 1, 3600.0)
-
-
-def test_a_dcgmi_without_json_is_asked_for_its_table(nodes: Callable[..., ProcessFleet]) -> None:
-    table = printed("table of 3.2.6", level=1)
-    report = run(nodes({"n1": table}, {"n1": {"DCGMI_MODE": "no-json"}}, scale="smoke"))
-    assert verdict(report, "n1") is Verdict.PASS
-    assert report.evidence["nodes"]["n1"]["command"] == "dcgmi diag -r 1"
 
 
 def test_what_breaks_on_a_node_is_an_error_of_that_node(nodes: Callable[..., ProcessFleet]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.checks.base import CheckSettings, Site, all_checks, get_check
 from pytest_llmbench.checks.gpu.base import GpuNodes
 from pytest_llmbench.checks.gpu.kernel_log import KernelEvent
-from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, KernelLog, SmiOutput, ToolOutput
+from pytest_llmbench.checks.gpu.nodes.facts import GpuFacts, KernelLog, ToolOutput
 from pytest_llmbench.checks.gpu.nvidia_smi import read_smi
 from pytest_llmbench.checks.gpu.nvlink import GpuNvlink, NvlinkOptions
 from pytest_llmbench.checks.gpu.xid import meaning
@@ -139,15 +139,12 @@ def test_a_gpu_that_nvidia_smi_only_complains_of_is_found(tmp_path: Path) -> Non
     assert all("GPU1" in finding.message for finding in report.findings if finding.kind == "fallen_off_the_bus")
 
 
-@pytest.mark.parametrize(
-    ("tags", "kind"),
-    [
-        ("<unrepairable_memory>Yes</unrepairable_memory>", "memory_unrepairable"),
-        ("<channel_repair_pending>Yes</channel_repair_pending>", "repair_pending"),
-        ("<ecc_errors2><tpc_repair_pending>Yes</tpc_repair_pending></ecc_errors2>", "repair_pending"),
-        ("<gpu_reset_status><reset_required>Yes</reset_required></gpu_reset_status>", "recovery_action"),
-    ],
-)
+@pytest.mark.parametrize(("tags", "kind"), [
+    ("<unrepairable_memory>Yes</unrepairable_memory>", "memory_unrepairable"),
+    ("<channel_repair_pending>Yes</channel_repair_pending>", "repair_pending"),
+    ("<ecc_errors2><tpc_repair_pending>Yes</tpc_repair_pending></ecc_errors2>", "repair_pending"),
+    ("<gpu_reset_status><reset_required>Yes</reset_required></gpu_reset_status>", "recovery_action"),
+])  # fmt: skip
 def test_repairs_that_wait_or_failed(tags: str, kind: str, tmp_path: Path) -> None:
     """Drivers write them at different places of a GPU's report."""
     xml = smi_xml().replace("</gpu>", f"{tags}</gpu>", 1)
@@ -199,6 +196,17 @@ def test_options_change_what_is_expected(tmp_path: Path) -> None:
     xids = get_check("gpu_xid").run(fleet, CheckSettings(options={"tolerated": [48]})).findings
     assert {(finding.message[:7], finding.severity) for finding in xids} == {
         ("Xid 48,", Severity.MONITOR), ("Xid 999", Severity.RESET),
+    }  # fmt: skip
+
+
+def test_a_process_of_an_unknown_type_is_no_display(tmp_path: Path) -> None:
+    stray = {kind: STRAY.replace("<type>C<", f"<type>{kind}<") for kind in ("G", "C+G", "N/A")}
+    nodes = {
+        kind[0]: {"xml": smi_xml(changes={1: {"<processes>": f"<processes>{one}"}})} for kind, one in stray.items()
+    }
+    report = get_check("gpu_processes").run(nodes_of(tmp_path, nodes), CheckSettings())
+    assert {finding.host: finding.severity for finding in report.findings} == {
+        "G": Severity.MONITOR, "C": Severity.CONFIGURE, "N": Severity.CONFIGURE,
     }  # fmt: skip
 
 
@@ -292,7 +300,12 @@ def test_a_card_without_the_bridge_of_its_neighbours_is_found(tmp_path: Path) ->
     fleet = nodes_of(tmp_path / "silent", {"one": {"xml": xml, "links": ""}, "two": {"links": ""}})
     assert found_on(get_check("gpu_nvlink").run(fleet, CheckSettings()), "two") == {"nvlink_inactive": "RESET"}
     fleet = nodes_of(tmp_path / "alone", {"one": {"xml": xml, "links": ""}})
-    assert get_check("gpu_nvlink").run(fleet, CheckSettings()).skip
+    reason = get_check("gpu_nvlink").run(fleet, CheckSettings()).skip
+    assert reason
+    fleet = nodes_of(tmp_path / "beside", {"one": {"xml": xml, "links": ""}, "broken": {"code": 255}})
+    report = get_check("gpu_nvlink").run(fleet, CheckSettings())
+    assert set(report.unjudged) == {"broken"}
+    assert report.skipped == {"one": reason}
 
 
 RACK, ZEROS = "7f3a1c9e-0000-4c1b-9d7e-000000000001", "00000000-0000-0000-0000-000000000000"
@@ -341,7 +354,7 @@ def test_trays_of_a_rack_are_in_one_domain(tmp_path: Path, what: str) -> None:
     trays = {"one": GOOD, "two": GOOD, "this": TRAYS[what][0]}
     facts = {
         host: GpuFacts(
-            smi=SmiOutput(command="", code=0, error=None, path=str(tmp_path)), nvlink=output(links_text()),
+            smi=output(""), smi_file=str(tmp_path), nvlink=output(links_text()),
             imex=None if answer is None else output(answer),
             kernel_log=KernelLog(source=None, whole=False, lines=(), times=(), refused=()),
         )
@@ -365,25 +378,19 @@ def event(code: int, text: str = "", *, switch: bool = False) -> KernelEvent:
     return KernelEvent(switch=switch, code=code, bus="0000:10:00.0", text=text)
 
 
-@pytest.mark.parametrize(
-    ("severity", "codes"),
-    [
-        (Severity.MONITOR, (13, 31, 43, 45, 63, 92, 94, 121)),
-        (Severity.RESET, (48, 62, 64, 74, 95, 119, 120, 140, 143, 144, 150)), (Severity.REBOOT, (79,)),
-        (Severity.ISOLATE, (54,)), (Severity.RESET, (0, 30, 999)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("severity", "codes"), [
+    (Severity.MONITOR, (13, 31, 43, 45, 63, 92, 94, 121)),
+    (Severity.RESET, (48, 62, 64, 74, 95, 119, 120, 140, 143, 144, 150)), (Severity.REBOOT, (79,)),
+    (Severity.ISOLATE, (54,)), (Severity.RESET, (0, 30, 999)),
+])  # fmt: skip
 def test_severities_follow_the_published_actions(severity: Severity, codes: tuple[int, ...]) -> None:
     assert {meaning(event(code))[0] for code in codes} == {severity}
 
 
-@pytest.mark.parametrize(
-    ("wanted", "severity"),
-    [
-        ("None", "MONITOR"), ("GPU Reset Required", "RESET"), ("Node Reboot Required", "REBOOT"),
-        ("Drain P2P", "RESET"), ("?", "RESET"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wanted", "severity"), [
+    ("None", "MONITOR"), ("GPU Reset Required", "RESET"), ("Node Reboot Required", "REBOOT"),
+    ("Drain P2P", "RESET"), ("?", "RESET"),
+])  # fmt: skip
 def test_the_driver_says_itself_what_it_wants(wanted: str, severity: str) -> None:
     text = f"GPU recovery action changed from 0x2 (Node Reboot Required) to 0x1 ({wanted})"
     assert meaning(event(154, text))[0] == severity

@@ -80,7 +80,7 @@ class StandIn:
     def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
         if host in self.dead:
             return Answer(host=host, rank=rank, local_rank=local_rank, data=None, why="died in phase `round 1`")
-        data = {"device": self.site.gpu_model or "cpu", "games": games, "stopped": None, "nvlink": None}
+        data = {"device": self.site.gpu_model or "cpu", "games": games, "stopped": None}
         return Answer(host=host, rank=rank, local_rank=local_rank, data=data)
 
 
@@ -140,7 +140,7 @@ def test_all_is_well() -> None:
         count[each.statistic] += 1
         assert get_check("pairs").statistics[each.statistic] == each.unit
     assert count == {"pair_busbw": 6, "pair_busbw_median": 4, "pair_latency_median": 4, "group_busbw": 1}
-    assert report.evidence["pair_runs"] == 6
+    assert report.evidence["pairs"] == 6
     assert report.notes == (
         "no reference for pair_busbw: nodes are compared with each other alone",
         "no reference for group_busbw of 4 nodes: all of them together only have to work",
@@ -216,9 +216,21 @@ def test_bisection_finds_who_is_slow_among_many_alone() -> None:
     fleet = fleet_of(16, game)
     report = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),))
     assert told(report) == [("n6", "slow_node")]
-    assert report.evidence["halvings"] == 4
-    assert report.evidence["group_runs"] <= 4 * 4 + 2
-    assert not check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False).findings
+    assert report.findings[0].message.endswith(" 2 GB/s")
+    assert len(report.evidence["bisection"]) <= 4 * 4 + 2
+    alone = check("pairs", fleet, references=(reference("group_busbw", "8 GB/s", nodes=16),), bisect=False)
+    assert not alone.findings
+    assert alone.unjudged == dict.fromkeys(names(16), "a reference asks for group_busbw, which was not measured")
+
+
+def test_bisection_finds_who_fails_among_many_alone() -> None:
+    """A group without a number counts as slow, and needs no reference."""
+
+    def game(members: Members) -> Mapping[str, Any]:
+        hosts = hosts_of(members)
+        return {"error": "NCCL"} if "n6" in hosts and len(hosts) > 3 else GAME
+
+    assert told(check("pairs", fleet_of(16, game))) == [("n6", "failing_node")]
 
 
 def test_what_fails_only_together_names_the_group_and_passes_nobody() -> None:
@@ -255,14 +267,11 @@ def test_links_inside_nodes() -> None:
     assert ("n1", "below_reference") in told(bound)
 
 
-@pytest.mark.parametrize(
-    ("name", "site", "why"),
-    [
-        ("pairs", gpu_site(1), "one node"), ("rail", gpu_site(1), "one node"),
-        ("rail", cpu_site(2), "one rank per node"), ("nvlink", cpu_site(1), "one rank per node"),
-        ("nvlink", cpu_site(2, cpu_ranks_per_node=2), "the nodes of this system have no GPUs"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "site", "why"), [
+    ("pairs", gpu_site(1), "one node"), ("rail", gpu_site(1), "one node"),
+    ("rail", cpu_site(2), "one rank per node"), ("nvlink", cpu_site(1), "one rank per node"),
+    ("nvlink", cpu_site(2, cpu_ranks_per_node=2), "the nodes of this system have no GPUs"),
+])  # fmt: skip
 def test_what_has_no_meaning_is_skipped(name: str, site: Site, why: str) -> None:
     report = check(name, StandIn(site, names(site.nodes), slow()))
     assert report.skip is not None
@@ -311,22 +320,11 @@ def test_real_pairs(tmp_path: Path) -> None:
     assert [row["pair"][0] for row in report.evidence["second_pass"]] == ["n3"] * 3
 
 
-@dataclass
-class WithoutNvlink(StandIn):
-    """GPUs that reach each other by PCIe alone, as the first rank of each node says."""
-
-    def _answer(self, rank: int, host: str, local_rank: int, games: list[dict[str, Any]]) -> Answer:
-        answer = super()._answer(rank, host, local_rank, games)
-        said = None if local_rank else False
-        return replace(answer, data={**answer.data, "nvlink": said} if answer.data is not None else None)
-
-
 def test_gpus_without_nvlink_are_skipped() -> None:
-    """What goes over PCIe is no NVLink that passes; where nobody says, or one has links, it is judged."""
-    site = gpu_site(2)
-    report = check("nvlink", WithoutNvlink(site, names(2), lambda _: GAME))
-    assert (report.skip or "").startswith("these GPUs have no NVLink")
-    assert check("nvlink", StandIn(site, names(2), lambda _: GAME)).skip is None
+    """What goes over PCIe is no NVLink that passes; where NVML does not say, or lists links, it is judged."""
+    for machine, skipped in ((node("H100", 4, each={"nvlinks": 0}), True), (node("H100", 4), False), (None, False)):
+        report = check("nvlink", fleet_of(2, lambda _: GAME, machine=machine))
+        assert (report.skip or "").startswith("these GPUs have no NVLink") == skipped
 
 
 def test_what_no_reference_bounds_says_so() -> None:
@@ -464,15 +462,12 @@ def test_physics_names_the_bad_half_and_a_fabric_that_carries_pairs_alone() -> N
     assert any("of the median pair's 380 GB/s" in bound for bound in report.bounds)
 
 
-@pytest.mark.parametrize(
-    ("rate_", "nccl", "kinds"),
-    [
-        (460.0, NVLS, set()),
-        (29.0, {**NVLS, "inside": "SHM/direct/direct"}, {"below_physics", "no_p2p"}),
-        (360.0, {"nvls": "yes", "more": ("NCCL_NVLS_ENABLE set by environment to 0.",)}, {"below_physics", "nvls_off"}),
-        (25.0, {**NVLS, "more": ("NCCL_PROTO set by environment to LL.",)}, {"below_physics", "slow_setting"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rate_", "nccl", "kinds"), [
+    (460.0, NVLS, set()),
+    (29.0, {**NVLS, "inside": "SHM/direct/direct"}, {"below_physics", "no_p2p"}),
+    (360.0, {"nvls": "yes", "more": ("NCCL_NVLS_ENABLE set by environment to 0.",)}, {"below_physics", "nvls_off"}),
+    (25.0, {**NVLS, "more": ("NCCL_PROTO set by environment to LL.",)}, {"below_physics", "slow_setting"}),
+])  # fmt: skip
 def test_links_inside_nodes_by_physics_and_by_their_way(rate_: float, nccl: dict[str, Any], kinds: set[str]) -> None:
     report = check("nvlink", hgx_of(1, lambda _: rate(rate_), nccl))
     assert {kind for _, kind in told(report)} == kinds

@@ -1,19 +1,26 @@
-"""RDMA ports in captured trees of sysfs: which of them are accused, before and after a load."""
+"""RDMA ports in captured trees of sysfs, before and after a load, and their rates by a stand-in for perftest."""
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.checks.base import CheckSettings, get_check
-from pytest_llmbench.checks.machine import ask_machines
+from pytest_llmbench.checks.base import CheckSettings, Site, get_check
+from pytest_llmbench.checks.machine import Machines, ask_machines
+from pytest_llmbench.checks.network.nodes.write_bw import _ROW
+from pytest_llmbench.checks.network.ports import add_ports
 from pytest_llmbench.checks.rdma.ports import judge_gains, judge_ports
 from pytest_llmbench.core.record.health import Finding, Report
 from pytest_llmbench.core.wire.machine import MachineFacts
 from pytest_llmbench.workloads.node.rdma import find_driverless, read_ports
+from tests.standins import perftest
 from tests.standins.sysfs import write_port, write_sysfs
 from tests.support.fleet import ProcessFleet, cpu_site
+from tests.support.hardware import node, port
+from tests.support.references import reference
 
 DOWN = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"}
 HALF = {"rate": "200 Gb/sec (2X NDR)"}
@@ -26,7 +33,7 @@ def read_rdma(root: Path) -> MachineFacts:
     return MachineFacts(ports=tuple(read_ports(root)), driverless=find_driverless(root))
 
 
-def node(root: Path, devices: int, changes: Mapping[int, Mapping[str, Any]], **common: Any) -> MachineFacts:
+def sysfs_node(root: Path, devices: int, changes: Mapping[int, Mapping[str, Any]], **common: Any) -> MachineFacts:
     root.mkdir(parents=True, exist_ok=True)
     for device in range(devices):
         write_port(root, f"mlx5_{device}", **{**common, **changes.get(device, {})})
@@ -35,7 +42,7 @@ def node(root: Path, devices: int, changes: Mapping[int, Mapping[str, Any]], **c
 
 def nodes(folder: Path, count: int, changes: Changes, devices: int = 8, **common: Any) -> dict[str, MachineFacts]:
     return {
-        f"n{number}": node(
+        f"n{number}": sysfs_node(
             folder / f"n{number}", devices,
             {device: change for (host, device), change in changes.items() if host == number}, **common,
         )
@@ -155,13 +162,13 @@ def test_what_ports_gained_under_load(tmp_path: Path, what: str) -> None:
     """All ports but the changed one send 40 GB."""
     first, later, due = GAINS[what]
     load = {"counters__port_xmit_data": 10**10}
-    before = node(tmp_path / "1", 3, {1: first})
-    after = node(tmp_path / "2", 3, {1: {**load, **first, **later}}, **load)
+    before = sysfs_node(tmp_path / "1", 3, {1: first})
+    after = sysfs_node(tmp_path / "2", 3, {1: {**load, **first, **later}}, **load)
     assert told(list(judge_gains("n", before, after))) == [("n", "mlx5_1/1", kind) for kind in due]
 
 
 def test_a_card_that_is_gone_after_the_load(tmp_path: Path) -> None:
-    before, after = node(tmp_path / "1", 3, {}), node(tmp_path / "2", 2, {})
+    before, after = sysfs_node(tmp_path / "1", 3, {}), sysfs_node(tmp_path / "2", 2, {})
     assert told(list(judge_gains("n", before, after))) == [("n", "mlx5_2/1", "nic_missing")]
 
 
@@ -180,13 +187,24 @@ def test_ports_of_real_ranks_before_and_after(tmp_path: Path) -> None:
     both = fleet(tmp_path, ["n0", "n1"])
     assert told(check("rdma_ports", both).findings) == [("n1", "mlx5_0/1", "port_down")]
     assert check("rdma_ports", both, devices=["mlx5_1", "mlx5_2"]).findings == ()
-    skip = check("rdma_errors", both).skip
-    assert skip is not None
-    assert skip.startswith("the ports sent 0 GB since the first reading: run it with rdma_ports")
+    skipped = check("rdma_errors", both).skipped
+    assert skipped.keys() == {"n0", "n1"}
+    assert skipped["n0"].startswith("its ports sent 0 GB since the first reading: run it with rdma_ports")
     nodes(tmp_path, 2, {(0, 2): {"counters__link_downed": 1}}, 4, counters__port_xmit_data=10**10)
     report = check("rdma_errors", both)
     assert told(report.findings) == [("n0", "mlx5_2/1", "link_flapped")]
     assert report.evidence["sent_bytes"] == {"n0": 16 * 10**10, "n1": 16 * 10**10}
+    assert not report.skipped
+
+
+def test_ports_that_carried_nothing_prove_nothing_beside_a_node_with_an_error(tmp_path: Path) -> None:
+    nodes(tmp_path, 2, {}, 4)
+    both = fleet(tmp_path, ["n0", "n1"])
+    check("rdma_ports", both)
+    nodes(tmp_path, 2, {(0, 2): {"counters__link_downed": 1}}, 4)
+    report = check("rdma_errors", both)
+    assert told(report.findings) == [("n0", "mlx5_2/1", "link_flapped")]
+    assert report.skipped.keys() == {"n0", "n1"}
 
 
 @pytest.mark.parametrize("name", ["rdma_ports", "rdma_errors"])
@@ -233,7 +251,7 @@ def test_counters_that_the_kernel_lacks_are_those_of_perfquery(tmp_path: Path, m
     gone = dict.fromkeys(("counters__link_downed", "counters__symbol_error", "counters__port_xmit_data"))
     refuses = "ibwarn: [7] mad_rpc_open_port: can't open UMAD port (mlx5_0:1)"
     program(tmp_path / "bin", "perfquery", f'echo "{refuses}" >&2; exit 1')
-    assert node(tmp_path / "n", 1, {}, **gone).ports[0].counters == {}
+    assert sysfs_node(tmp_path / "n", 1, {}, **gone).ports[0].counters == {}
     shapes = {"-C mlx5_0 -P 1": _SHORT, "-x -C mlx5_0 -P 1": _LONG}
     cases = "\n".join(f"'{options}') printf '{text}';;" for options, text in shapes.items())
     program(tmp_path / "bin", "perfquery", f'case "$*" in\n{cases}\n*) exit 1;;\nesac')
@@ -247,7 +265,7 @@ def test_counters_that_the_kernel_lacks_are_those_of_perfquery(tmp_path: Path, m
 def test_a_port_of_ethernet_has_the_counters_of_ethtool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
     program(tmp_path / "bin", "ethtool", f"[ \"$*\" = '-S eth7' ] || exit 1\nprintf '{_ETHTOOL}'")
-    node(tmp_path / "n", 1, {}, link_layer="Ethernet")
+    sysfs_node(tmp_path / "n", 1, {}, link_layer="Ethernet")
     (tmp_path / "n/class/infiniband/mlx5_0/device/net/eth7").mkdir(parents=True)
     before = read_rdma(tmp_path / "n")
     program(tmp_path / "bin", "ethtool", f"printf '{_ETHTOOL.replace(': 12', ': 512').replace('phy: 2', 'phy: 3')}'")
@@ -261,8 +279,8 @@ def test_a_port_of_ethernet_has_the_counters_of_ethtool(tmp_path: Path, monkeypa
 
 def test_counters_of_an_efa_device_and_its_port(tmp_path: Path) -> None:
     usual = {**EFA, "hw_counters__tx_bytes": 10**12, "hw_counters__rdma_write_wr_err": 0}
-    before = node(tmp_path / "1", 1, {}, **usual)
-    after = node(tmp_path / "2", 1, {}, **{**usual, "hw_counters__rdma_write_wr_err": 200})
+    before = sysfs_node(tmp_path / "1", 1, {}, **usual)
+    after = sysfs_node(tmp_path / "2", 1, {}, **{**usual, "hw_counters__rdma_write_wr_err": 200})
     assert before.ports[0].sent_bytes == 10**12
     assert [one.message for one in judge_gains("n", before, after)] == ["rdma_write_wr_err +200"]
 
@@ -274,3 +292,84 @@ def test_the_first_check_that_asks_for_the_hardware_reads_the_counters_before_th
     ask_machines(both, "$SYSFS_OF_TEST")
     nodes(tmp_path, 2, {(0, 1): {"counters__link_downed": 1}}, 2, counters__port_xmit_data=10**10)
     assert told(check("rdma_errors", both).findings) == [("n0", "mlx5_1/1", "link_flapped")]
+
+
+HOSTS = ("n0", "n1", "n2", "n3")
+
+
+def measure(
+    folder: Path, rates: Mapping[str, float | None], machine: Any = None, *, bound: str | None = None, **env: str
+) -> Report:
+    """The report on nodes with two ports of 400 Gb/s, all of them healthy but for `rates`."""
+    known = {f"{host} mlx5_{number}": 392.4 for host in HOSTS for number in range(2)}
+    known = {end: rate for end, rate in {**known, **rates}.items() if rate is not None}
+    (folder / "meet").mkdir()
+    own = {
+        "PATH": f"{perftest.install(folder / 'bin')}{os.pathsep}{os.environ['PATH']}",
+        "STANDIN_PERFTEST": str(folder / "meet"), "STANDIN_RATES": json.dumps(known), **env,
+    }  # fmt: skip
+    site = Site(system="test", nodes=len(HOSTS), gpus_per_node=2)
+    fleet = ProcessFleet(site, HOSTS, folder, env=dict.fromkeys(HOSTS, own))
+    facts = machine or node("H100", 2, nics=2, write_bw=True)
+    machines = Machines(site=site, facts=dict.fromkeys(HOSTS, facts), missing={})
+    bounds = (
+        (reference("port_write_bw", bound, nodes=2), reference("rail_busbw", "40 GB/s", name="rail")) if bound else ()
+    )
+    return add_ports(get_check("rail"), Report(), fleet, CheckSettings(references=bounds), machines, HOSTS)
+
+
+def test_a_slow_port_is_named_and_its_partners_are_not(tmp_path: Path) -> None:
+    report = measure(tmp_path, {"n2 mlx5_1": 197.1})
+    assert [(one.host, one.subject, one.kind) for one in report.findings] == [("n2", "mlx5_1", "below_physics")]
+    assert report.findings[0].message.startswith("port_write_bw 197.1 Gb/s misses >= 328.1 Gb/s: physics expects 386")
+    assert {(one.host, one.subject): one.value for one in report.readings}["n1", "mlx5_0"] == 392.4
+    assert len(report.readings) == 8
+    assert (report.bounds, report.notes) == (
+        ("port_write_bw: physics expects 386 Gb/s, FAIL below 328.1: 0.965 of 400 Gb/s",), ()
+    )  # fmt: skip
+
+
+def test_what_perftest_refuses_is_a_note(tmp_path: Path) -> None:
+    """A port that it does not find, or too little memory that may be locked, accuse nobody."""
+    report = measure(tmp_path, {}, STANDIN_REFUSES="Couldn't allocate MR")
+    assert (report.findings, report.readings, report.unjudged) == ((), (), {})
+    assert "ib_write_bw: n1 mlx5_0: it ended with status 1: Couldn't allocate MR" in report.notes
+    assert len(report.notes) == 8
+
+
+def test_a_reference_bounds_the_rate_of_a_port(tmp_path: Path) -> None:
+    """It replaces the bound by physics."""
+    report = measure(tmp_path, {"n2 mlx5_1": 370.0}, bound="380 Gb/s")
+    assert [(one.host, one.subject, one.kind) for one in report.findings] == [("n2", "mlx5_1", "below_reference")]
+    assert not report.unjudged
+
+
+def test_a_node_without_the_rate_that_a_reference_asks_for_is_unjudged(tmp_path: Path) -> None:
+    report = measure(tmp_path, {}, node("H100", 2, nics=2), bound="380 Gb/s")
+    assert report.unjudged == dict.fromkeys(HOSTS, "reference bound asks for port_write_bw, which was not measured")
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        node("H100", 2, nics=2),  # it is not installed
+        node("H100", 2, write_bw=True),
+        node("H100", 1, ports=(port(0, 200, link_layer="Unspecified"),), write_bw=True),  # EFA
+    ],
+)
+def test_nothing_runs_without_perftest_or_a_port_for_it(tmp_path: Path, machine: Any) -> None:
+    assert measure(tmp_path, {}, machine) == Report()
+
+
+@pytest.mark.parametrize(
+    ("row", "rate"),
+    [
+        (" 1048576    139872           0.00               392.41 \t\t   0.046779\n", "392.41"),
+        (" 65536      20000            111.72             111.71             0.213070\n", "111.71"),
+        (" 65536      5000             368.67             368.48 \t\t   0.702829\t\t  0.00\n", "368.48"),  # BW min
+        (" local address: LID 0000 QPN 0x0108 PSN 0x63ad7d\n", None),
+        (" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n", None),
+    ],
+)
+def test_rows_of_its_versions(row: str, rate: str | None) -> None:
+    assert (_ROW.findall(row) or [None])[0] == rate

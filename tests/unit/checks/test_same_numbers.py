@@ -85,15 +85,12 @@ def test_one_wrong_number_names_its_rank(ranks: int, rank: int, kind: str, turn:
     found = judged(ranks, Fault(rank, kind, frozenset({turn}), frozenset({step})))
     seated = rank in {seat for group in groups([*range(ranks)], turn) for seat in group}
     assert ({*found.wrong}, found.suspects) == ({rank} if seated else set(), ())
-    assert found.swaps <= 2
 
 
 @given(st.integers(3, 16), st.integers(0, 15), st.sampled_from(KINDS))
 def test_a_rank_that_is_always_wrong(ranks: int, rank: int, kind: str) -> None:
-    """The rank is named after two swaps at most, and after one if the other groups' numbers tell."""
     found = judged(ranks, always(rank % ranks, kind))
     assert ({*found.wrong}, found.suspects) == ({rank % ranks}, ())
-    assert found.swaps <= 2
 
 
 @given(
@@ -190,7 +187,7 @@ def test_the_gpu_with_wrong_numbers_is_named() -> None:
     (finding,) = report.findings
     assert (finding.host, finding.subject, finding.kind) == ("c", "GPU 1", "other_numbers")
     assert finding.severity.fails
-    assert "first loss and gradients of step 2, before the exchange; known after 1 swap" in finding.message
+    assert "first loss and gradients of step 2, before the exchange" in finding.message
     assert not report.unjudged
     assert checked(fleet_of()) == Report()
 

@@ -55,8 +55,7 @@ def test_old_sessions_go_and_new_ones_stay(llmbench: Llmbench) -> None:
 
 def test_a_rule_must_be_given(llmbench: Llmbench) -> None:
     session("a", 40, "began", "ended")
-    result = llmbench("prune", "--yes")
-    assert "--older-than" in str(result.exception)
+    assert "--older-than" in str(llmbench("prune", "--yes").exception)
     assert Path("reports/a").exists()
 
 

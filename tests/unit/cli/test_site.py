@@ -135,15 +135,12 @@ def test_the_doctor_says_what_is_missing(llmbench: Llmbench, monkeypatch: pytest
     assert not re.search("^(missing|wrong) +docker", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("ini", "told"),
-    [
-        ("llmbench_system = nowhere", "unknown system 'nowhere'"),
-        ("llmbench_run_dir = pytest.ini", "cannot be written"),
-        ("llmbench_reciepes = x", "did you mean 'llmbench_recipes'?"),
-        ("llmbench_exit_codes = verbose", "ini option llmbench_exit_codes: "),
-    ],
-)
+@pytest.mark.parametrize(("ini", "told"), [
+    ("llmbench_system = nowhere", "unknown system 'nowhere'"),
+    ("llmbench_run_dir = pytest.ini", "cannot be written"),
+    ("llmbench_reciepes = x", "did you mean 'llmbench_recipes'?"),
+    ("llmbench_exit_codes = verbose", "ini option llmbench_exit_codes: "),
+])  # fmt: skip
 def test_the_doctor_finds_a_folder_that_cannot_be_used(
     llmbench: Llmbench, monkeypatch: pytest.MonkeyPatch, ini: str, told: str
 ) -> None:

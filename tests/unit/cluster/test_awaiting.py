@@ -1,4 +1,4 @@
-"""Waiting for the end of processes of this machine, without looking again and again."""
+"""Waiting for the end of processes of this machine without looking again and again, and the owner's sign of life."""
 
 import os
 import subprocess
@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from pytest_llmbench.cluster import jobs
+from pytest_llmbench.cluster.heartbeat import Heartbeat, read_stop, write_stop
 from pytest_llmbench.cluster.jobs import FinishedJob, Job, LocalJob, await_an_end
 from pytest_llmbench.cluster.slurm.states import JobState, JobStatus
 
@@ -82,3 +83,30 @@ def test_ranks_that_are_gone_are_counted_while_others_go_on(tmp_path: Path, monk
     assert seen == [0, 1, 2]
     assert controller.returncode is not None
     assert job.gone == 0
+
+
+def test_it_says_that_it_lives_and_that_it_is_done(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path).start()
+    assert heartbeat.path.read_text().strip().isdecimal()
+    assert read_stop(tmp_path) is None
+    heartbeat.stop()
+    heartbeat.stop()
+    assert read_stop(tmp_path) == "the session ended"
+
+
+def test_a_session_that_is_taken_on_gives_other_signs(tmp_path: Path) -> None:
+    first = Heartbeat(tmp_path).start()
+    before = first.path.read_text()
+    first.stop()
+    second = Heartbeat(tmp_path).start()
+    assert int(second.path.read_text()) > int(before) + 1000
+    second.stop()
+
+
+def test_a_stop_hides_no_other_error(tmp_path: Path) -> None:
+    """Of a session that never started, or on a full disk, where a stop that cannot be written is noticed as silence."""
+    Heartbeat(tmp_path / "session").stop()
+    assert read_stop(tmp_path / "session") == "the session ended"
+    (tmp_path / "file").touch()
+    write_stop(tmp_path / "file", "over")
+    assert read_stop(tmp_path / "file") is None

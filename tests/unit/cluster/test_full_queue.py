@@ -37,38 +37,32 @@ def held(jobs: str | None, longest_min: int | None = None) -> tuple[FullQueue, S
     return FullQueue(queries, longest_min, said.append), queries, said
 
 
-@pytest.mark.parametrize(
-    ("words", "limit"),
-    [
-        (f"AssocMaxSubmitJobLimit; Batch job submission failed: {POLICY}", "AssocMaxSubmitJobLimit"),
-        (f"AssocMaxSubmitJobLimit; allocation failure: {POLICY}", "AssocMaxSubmitJobLimit"),
-        (f"QOSMaxSubmitJobPerUserLimit; {POLICY}", "QOSMaxSubmitJobPerUserLimit"),
-        (f"QOSMaxSubmitJobPerAccountLimit; {POLICY}", "QOSMaxSubmitJobPerAccountLimit"),
-        (f"QOSGrpSubmitJobsLimit; {POLICY}", "QOSGrpSubmitJobsLimit"),
-        (f"AssocGrpSubmitJobsLimit; {POLICY}", "AssocGrpSubmitJobsLimit"),
-        ("Slurm temporarily unable to accept job, sleeping and retrying", "MaxJobCount"),
-        (POLICY, ""),
-        (f"QOSMaxWallDurationPerJobLimit; {POLICY}", ""),
-        ("Invalid qos specification", ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "limit"), [
+    (f"AssocMaxSubmitJobLimit; Batch job submission failed: {POLICY}", "AssocMaxSubmitJobLimit"),
+    (f"AssocMaxSubmitJobLimit; allocation failure: {POLICY}", "AssocMaxSubmitJobLimit"),
+    (f"QOSMaxSubmitJobPerUserLimit; {POLICY}", "QOSMaxSubmitJobPerUserLimit"),
+    (f"QOSMaxSubmitJobPerAccountLimit; {POLICY}", "QOSMaxSubmitJobPerAccountLimit"),
+    (f"QOSGrpSubmitJobsLimit; {POLICY}", "QOSGrpSubmitJobsLimit"),
+    (f"AssocGrpSubmitJobsLimit; {POLICY}", "AssocGrpSubmitJobsLimit"),
+    ("Slurm temporarily unable to accept job, sleeping and retrying", "MaxJobCount"),
+    (POLICY, ""),
+    (f"QOSMaxWallDurationPerJobLimit; {POLICY}", ""),
+    ("Invalid qos specification", ""),
+])  # fmt: skip
 def test_a_job_too_many_is_told_from_one_too_large(words: str, limit: str) -> None:
     """Slurm 22.05 refuses both with the same sentence, and prints another line before it."""
     assert full_queue(words) == limit
 
 
-@pytest.mark.parametrize(
-    ("reason", "hopeless"),
-    [
-        ("QOSMaxNodePerJobLimit", True), ("AssocMaxWallDurationPerJobLimit", True), ("QOSMaxGRESPerJob", True),
-        ("QOSMinGRES", True), ("PartitionTimeLimit,Priority", True), ("QOSMaxJobsPerUserLimit", False),
-        ("QOSMaxNodePerUserLimit", False), ("AssocGrpNodeLimit", False), ("AssociationJobLimit", False),
-        ("MaxMemPerLimit", True), ("PartitionConfig", True), ("ReservationDeleted", True),
-        ("job_requeued_in_held_state", True),
-        ("DependencyNeverSatisfied", True), ("JobHoldMaxRequeue", True), ("Dependency", False), ("Reservation", False),
-        ("Priority", False), ("", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reason", "hopeless"), [
+    ("QOSMaxNodePerJobLimit", True), ("AssocMaxWallDurationPerJobLimit", True), ("QOSMaxGRESPerJob", True),
+    ("QOSMinGRES", True), ("PartitionTimeLimit,Priority", True), ("QOSMaxJobsPerUserLimit", False),
+    ("QOSMaxNodePerUserLimit", False), ("AssocGrpNodeLimit", False), ("AssociationJobLimit", False),
+    ("MaxMemPerLimit", True), ("PartitionConfig", True), ("ReservationDeleted", True),
+    ("job_requeued_in_held_state", True),
+    ("DependencyNeverSatisfied", True), ("JobHoldMaxRequeue", True), ("Dependency", False), ("Reservation", False),
+    ("Priority", False), ("", False),
+])  # fmt: skip
 def test_a_job_that_can_never_start_is_told_from_one_that_waits(reason: str, hopeless: bool) -> None:
     """Limits on one job never change; those on several do when other jobs end."""
     assert is_hopeless(reason) is hopeless
@@ -119,24 +113,21 @@ ASSOC = "ClusterName=c Account={} UserName={} Partition= ID=1\n ParentAccount={}
 
 
 @pytest.mark.parametrize("required", ["", "Req"])
-@pytest.mark.parametrize(
-    ("reason", "where", "limit", "why"),
-    [
-        ("AssocGrpNodeLimit", "proj", "GrpTRES=cpu=N(0),node=1(0)", "GrpTRES=node of account proj is 1, 0 in use"),
-        ("AssocGrpNodeLimit", "root", "GrpTRES=node=1(1)", "GrpTRES=node of account root is 1"),
-        ("AssocGrpGRES", "own", "GrpTRES=gres/gpu=8(0)", "of account proj for user"),
-        ("AssocGrpMemLimit", "proj", "GrpTRES=mem=2047(0)", "is 2047, 0 in use, and this job takes 2048"),
-        ("AssocGrpCPURunMinutesLimit", "proj", "GrpTRESRunMins=cpu=3839(0)", "this job takes 3840"),
-        ("AssocGrpWallLimit", "proj", "GrpWall=59(0.00)", "GrpWall of account proj is 59"),
-        ("AssocGrpJobsLimit", "proj", "GrpJobs=0(0) GrpJobsAccrue=N(0)", "GrpJobs of account proj is 0"),
-        ("QOSGrpNodeLimit", "gold", "GrpTRES=node=1(0)", "GrpTRES=node of QOS gold is 1"),
-        ("AssocGrpNodeLimit", "proj", "GrpTRES=node=4(3)", "waits"),
-        ("QOSGrpNodeLimit", "proj", "GrpTRES=node=1(0)", "waits"),  # of an account, and the QOS is full
-        ("AssocGrpNodeLimit", "other", "GrpTRES=node=1(0)", "waits"),
-        ("AssocGrpNodeLimit", "", "", "waits"),
-        ("AssocGrpSubmitJobsLimit", "proj", "GrpSubmitJobs=1(1)", "waits"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reason", "where", "limit", "why"), [
+    ("AssocGrpNodeLimit", "proj", "GrpTRES=cpu=N(0),node=1(0)", "GrpTRES=node of account proj is 1, 0 in use"),
+    ("AssocGrpNodeLimit", "root", "GrpTRES=node=1(1)", "GrpTRES=node of account root is 1"),
+    ("AssocGrpGRES", "own", "GrpTRES=gres/gpu=8(0)", "of account proj for user"),
+    ("AssocGrpMemLimit", "proj", "GrpTRES=mem=2047(0)", "is 2047, 0 in use, and this job takes 2048"),
+    ("AssocGrpCPURunMinutesLimit", "proj", "GrpTRESRunMins=cpu=3839(0)", "this job takes 3840"),
+    ("AssocGrpWallLimit", "proj", "GrpWall=59(0.00)", "GrpWall of account proj is 59"),
+    ("AssocGrpJobsLimit", "proj", "GrpJobs=0(0) GrpJobsAccrue=N(0)", "GrpJobs of account proj is 0"),
+    ("QOSGrpNodeLimit", "gold", "GrpTRES=node=1(0)", "GrpTRES=node of QOS gold is 1"),
+    ("AssocGrpNodeLimit", "proj", "GrpTRES=node=4(3)", "waits"),
+    ("QOSGrpNodeLimit", "proj", "GrpTRES=node=1(0)", "waits"),  # of an account, and the QOS is full
+    ("AssocGrpNodeLimit", "other", "GrpTRES=node=1(0)", "waits"),
+    ("AssocGrpNodeLimit", "", "", "waits"),
+    ("AssocGrpSubmitJobsLimit", "proj", "GrpSubmitJobs=1(1)", "waits"),
+])  # fmt: skip
 def test_a_job_that_alone_exceeds_a_limit_of_its_account_never_starts(
     monkeypatch: pytest.MonkeyPatch, reason: str, where: str, limit: str, why: str, required: str
 ) -> None:
@@ -174,15 +165,12 @@ def test_a_job_that_alone_exceeds_a_limit_of_its_account_never_starts(
     assert asked.count("7") == 1
 
 
-@pytest.mark.parametrize(
-    ("reason", "jobs", "never"),
-    [
-        ("QOSMaxNodePerUserLimit", "", True), ("AssocMaxJobsLimit", "", True), ("AssociationJobLimit", "", True),
-        ("QOSMaxNodePerUserLimit", "8\n", False), ("AssocMaxJobsLimit", None, False), ("AssocGrpNodeLimit", "", False),
-        ("QOSGrpJobsLimit", "", False), ("QOSMaxNodePerAccount", "", False), ("Priority", "", False),
-        ("PartitionConfig", "8", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reason", "jobs", "never"), [
+    ("QOSMaxNodePerUserLimit", "", True), ("AssocMaxJobsLimit", "", True), ("AssociationJobLimit", "", True),
+    ("QOSMaxNodePerUserLimit", "8\n", False), ("AssocMaxJobsLimit", None, False), ("AssocGrpNodeLimit", "", False),
+    ("QOSGrpJobsLimit", "", False), ("QOSMaxNodePerAccount", "", False), ("Priority", "", False),
+    ("PartitionConfig", "8", True),
+])  # fmt: skip
 def test_a_job_that_alone_exceeds_a_limit_of_its_user_never_starts(
     monkeypatch: pytest.MonkeyPatch, reason: str, jobs: str | None, never: bool
 ) -> None:

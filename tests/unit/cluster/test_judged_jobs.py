@@ -93,15 +93,12 @@ def test_a_job_that_is_closed_for_too_long_has_failed() -> None:
     assert judge_unsure(JOB, stuck, facts(shown, ends=(row(JobState.COMPLETED),)), NOW)["status"].state == "COMPLETED"
 
 
-@pytest.mark.parametrize(
-    ("state", "over", "node", "becomes", "failed"),
-    [
-        (JobState.NODE_FAIL, None, IllNode("n1", "down*", "died"), JobState.NODE_FAIL, ("n1",)),
-        (JobState.CANCELLED, None, IllNode("n1", "drained", "Duplicate jobid"), JobState.LOST, ()),
-        (JobState.CANCELLED, None, IllNode("n1", "drained", "repair"), JobState.CANCELLED, ()),
-        (JobState.CANCELLED, NOW, IllNode("n1", "drained", "Duplicate jobid"), JobState.CANCELLED, ()),
-    ],
-)
+@pytest.mark.parametrize(("state", "over", "node", "becomes", "failed"), [
+    (JobState.NODE_FAIL, None, IllNode("n1", "down*", "died"), JobState.NODE_FAIL, ("n1",)),
+    (JobState.CANCELLED, None, IllNode("n1", "drained", "Duplicate jobid"), JobState.LOST, ()),
+    (JobState.CANCELLED, None, IllNode("n1", "drained", "repair"), JobState.CANCELLED, ()),
+    (JobState.CANCELLED, NOW, IllNode("n1", "drained", "Duplicate jobid"), JobState.CANCELLED, ()),
+])  # fmt: skip
 def test_an_end_has_the_node_that_caused_it(
     state: JobState, over: float | None, node: IllNode, becomes: JobState, failed: tuple[str, ...]
 ) -> None:

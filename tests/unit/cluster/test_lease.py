@@ -98,13 +98,10 @@ def test_runs_are_those_that_were_made_at_once(groups: int) -> None:
         assert choices.of(name) == [spec for spec in whole.values() if spec.recipe.name == name]
 
 
-@given(
-    st.integers(1, 12),
-    st.one_of(
-        st.text(max_size=9),
-        st.builds("{}-group{}".format, st.sampled_from(NAMES), st.text("0123456789x٣²-", max_size=11)),
-    ),
-)
+@given(st.integers(1, 12), st.one_of(
+    st.text(max_size=9),
+    st.builds("{}-group{}".format, st.sampled_from(NAMES), st.text("0123456789x٣²-", max_size=11)),
+))  # fmt: skip
 def test_a_key_of_no_run_is_none(groups: int, key: str) -> None:
     choices, whole = RunChoices(RECIPES, groups), all_of(groups)
     assert (key in choices) == (key in whole)
@@ -117,5 +114,4 @@ def test_replays_are_found_by_recipe() -> None:
     choices = ReplayChoices({"a": first, "a-repeat2": first.repeated(2)})
     assert choices.of("a") == [first, first.repeated(2)]
     assert choices.of("b-repeat2") == []
-    assert choices.names == ["a"]
-    assert choices["a-repeat2"].series == "a"
+    assert (choices.names, choices["a-repeat2"].series) == (["a"], "a")

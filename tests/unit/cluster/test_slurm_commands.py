@@ -72,33 +72,27 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(script: Path, tm
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Batch job submission failed: Socket timed out on send/recv operation",
-        "Unable to contact slurm controller (connect failure)",
-        "Batch job submission failed: Zero Bytes were transmitted or received",
-        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
-        "Slurm backup controller in standby mode",
-        "slurm_load_jobs error: Unexpected message received",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "Batch job submission failed: Socket timed out on send/recv operation",
+    "Unable to contact slurm controller (connect failure)",
+    "Batch job submission failed: Zero Bytes were transmitted or received",
+    "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+    "Slurm backup controller in standby mode",
+    "slurm_load_jobs error: Unexpected message received",
+])  # fmt: skip
 def test_silence_is_no_refusal(words: str) -> None:
     assert is_silence(words)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(f"Batch job submission failed: {why}" for why in (
-            "Invalid partition name specified", "Requested time limit is invalid (missing or exceeds some limit)",
-            "Job violates accounting/QOS policy (job submit limit, time limits)",
-            "Invalid account or account/partition combination specified",
-            "Requested node configuration is not available", "Access/permission denied",
-        )),
-        "Unable to create step for job 7: More processors requested than permitted",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    *(f"Batch job submission failed: {why}" for why in (
+        "Invalid partition name specified", "Requested time limit is invalid (missing or exceeds some limit)",
+        "Job violates accounting/QOS policy (job submit limit, time limits)",
+        "Invalid account or account/partition combination specified",
+        "Requested node configuration is not available", "Access/permission denied",
+    )),
+    "Unable to create step for job 7: More processors requested than permitted",
+])  # fmt: skip
 def test_a_refusal_is_no_silence(words: str) -> None:
     assert not is_silence(words)
 

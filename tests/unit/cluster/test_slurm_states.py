@@ -41,17 +41,14 @@ SILENT: dict[str, Any] = {"code": 1, "stderr": "squeue: error: Unable to contact
 NODES_STARTED = (("n1", FIRST), ("n2", LATER), ("n3", "None"))
 
 
-@pytest.mark.parametrize(
-    ("word", "state"),
-    [
-        ("RUNNING", JobState.RUNNING), ("COMPLETING", JobState.RUNNING), ("CANCELLED by 1000", JobState.CANCELLED),
-        ("CANCELLED+", JobState.CANCELLED), ("BOOT_FAIL", JobState.NODE_FAIL), ("POWER_UP_NODE", JobState.PENDING),
-        ("EXPEDITING", JobState.PENDING), ("LAUNCH_FAILED", JobState.PENDING), ("RECONFIG_FAIL", JobState.NODE_FAIL),
-        ("UPDATE_DB", JobState.RUNNING), ("DEADLINE", JobState.TIMEOUT),
-        ("REQUEUED", JobState.PENDING), ("SUSPENDED", JobState.SUSPENDED), ("STOPPED", JobState.SUSPENDED),
-        ("OUT_OF_MEMORY", JobState.OUT_OF_MEMORY), ("", JobState.LOST), ("NONSENSE", JobState.LOST),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("word", "state"), [
+    ("RUNNING", JobState.RUNNING), ("COMPLETING", JobState.RUNNING), ("CANCELLED by 1000", JobState.CANCELLED),
+    ("CANCELLED+", JobState.CANCELLED), ("BOOT_FAIL", JobState.NODE_FAIL), ("POWER_UP_NODE", JobState.PENDING),
+    ("EXPEDITING", JobState.PENDING), ("LAUNCH_FAILED", JobState.PENDING), ("RECONFIG_FAIL", JobState.NODE_FAIL),
+    ("UPDATE_DB", JobState.RUNNING), ("DEADLINE", JobState.TIMEOUT),
+    ("REQUEUED", JobState.PENDING), ("SUSPENDED", JobState.SUSPENDED), ("STOPPED", JobState.SUSPENDED),
+    ("OUT_OF_MEMORY", JobState.OUT_OF_MEMORY), ("", JobState.LOST), ("NONSENSE", JobState.LOST),
+])  # fmt: skip
 def test_every_word_of_slurm_has_a_meaning(word: str, state: JobState) -> None:
     """States of squeue and sacct, with their decorations; an unknown one is never taken for success."""
     assert parse_state(word) is state

@@ -52,8 +52,7 @@ def test_every_shipped_system_is_found_by_its_name() -> None:
     names = ["H200", "JUWELS_Booster", "Lambda_8xH100", "ND96amsr_A100_v4", "p4de.24xlarge"]
     for name in names:
         system = load_system(name, [shipped("systems")])
-        assert system.name == name
-        assert system.cluster == "slurm"
+        assert (system.name, system.cluster) == (name, "slurm")
         assert system.gpu is not None
         assert system.gpu.peak_tflops["bf16"] > system.gpu.peak_tflops["fp32"]
         assert system.gpu.source
@@ -78,21 +77,18 @@ def test_a_file_is_read_wherever_it_is(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("name: mine\ncluster: slurm\nnodez: 3\n", "nodez: unknown key 'nodez'.*legal: .*partition"),
-        ("name: mine\ncluster: k8s\n", "cluster: Input should be 'slurm' or 'local'"),
-        ("name: mine\ncluster: slurm\ngpus_per_node: -1\n", "gpus_per_node: .*greater than or equal to 0"),
-        ("cluster: slurm\n", "name: missing"),
-        ("name: mine\ncluster: slurm\ngpu: {modle: A100}\n", "gpu.modle: unknown key 'modle' .did you mean 'model'"),
-        (BOUNDS.format("references:\n  small"), "references: small: references low and high cannot both hold"),
-        (BOUNDS.format("validation:\n  gemm:\n   references"), "validation.gemm.references: references low and high"),
-        (EXPECTED, "low: xfail is for references of recipes: leave a check out with skip"),
-        ("[]\n", "expected a mapping"),
-        ("name: [\n", "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("name: mine\ncluster: slurm\nnodez: 3\n", "nodez: unknown key 'nodez'.*legal: .*partition"),
+    ("name: mine\ncluster: k8s\n", "cluster: Input should be 'slurm' or 'local'"),
+    ("name: mine\ncluster: slurm\ngpus_per_node: -1\n", "gpus_per_node: .*greater than or equal to 0"),
+    ("cluster: slurm\n", "name: missing"),
+    ("name: mine\ncluster: slurm\ngpu: {modle: A100}\n", "gpu.modle: unknown key 'modle' .did you mean 'model'"),
+    (BOUNDS.format("references:\n  small"), "references: small: references low and high cannot both hold"),
+    (BOUNDS.format("validation:\n  gemm:\n   references"), "validation.gemm.references: references low and high"),
+    (EXPECTED, "low: xfail is for references of recipes: leave a check out with skip"),
+    ("[]\n", "expected a mapping"),
+    ("name: [\n", "cannot be read"),
+])  # fmt: skip
 def test_a_wrong_file_is_named_with_its_key(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
@@ -168,17 +164,14 @@ def test_a_peak_is_of_that_very_model(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_system("local", [shipped("systems")]).gpu is None
 
 
-@pytest.mark.parametrize(
-    ("numbers", "words"),
-    [
-        ("memory_gib: 80, peak_tflops: {bf16: 989.4e12}", "not the number of TFLOP/s of one GPU, .*; write 989.4$"),
-        ("memory_gib: 80, peak_tflops: {bf16: 989400}", "write 989.4$"),
-        ("memory_gib: 80, peak_tflops: {bf16: 0.9894}", "write 989.4$"),
-        ("memory_gib: 80, peak_tflops: {bfloat16: 989.4}", "unknown precision 'bfloat16' .*legal: bf16, "),
-        ("memory_gib: 81920, peak_tflops: {bf16: 989.4}", "81920 is not the number of GiB of one GPU, .*; write 80 "),
-        ("memory_gib: 85899345920, peak_tflops: {bf16: 989.4}", "write 80 "),
-    ],
-)
+@pytest.mark.parametrize(("numbers", "words"), [
+    ("memory_gib: 80, peak_tflops: {bf16: 989.4e12}", "not the number of TFLOP/s of one GPU, .*; write 989.4$"),
+    ("memory_gib: 80, peak_tflops: {bf16: 989400}", "write 989.4$"),
+    ("memory_gib: 80, peak_tflops: {bf16: 0.9894}", "write 989.4$"),
+    ("memory_gib: 80, peak_tflops: {bfloat16: 989.4}", "unknown precision 'bfloat16' .*legal: bf16, "),
+    ("memory_gib: 81920, peak_tflops: {bf16: 989.4}", "81920 is not the number of GiB of one GPU, .*; write 80 "),
+    ("memory_gib: 85899345920, peak_tflops: {bf16: 989.4}", "write 80 "),
+])  # fmt: skip
 def test_a_gpu_in_other_units_is_refused(tmp_path: Path, numbers: str, words: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"name: mine\ncluster: slurm\ngpu: {{model: H100, source: s, {numbers}}}\n")
@@ -232,13 +225,10 @@ def test_this_machine_is_one_node() -> None:
     assert (debug.nodes, debug.world_size) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("asked", "system", "expected"),
-    [
-        ("auto", "H200", ("H200", None)), ("slurm", None, ("slurm", "slurm")), ("slurm", "H200", ("H200", "slurm")),
-        ("local", None, ("local", "local")), ("debug", None, ("local", "debug")), ("local", "H200", ("H200", "local")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("asked", "system", "expected"), [
+    ("auto", "H200", ("H200", None)), ("slurm", None, ("slurm", "slurm")), ("slurm", "H200", ("H200", "slurm")),
+    ("local", None, ("local", "local")), ("debug", None, ("local", "debug")), ("local", "H200", ("H200", "local")),
+])  # fmt: skip
 def test_cluster_and_system_complement(asked: str, system: str | None, expected: tuple[str, str | None]) -> None:
     """Either alone is enough; with a system and `auto`, its file says how jobs get there."""
     assert resolve_cluster(asked, system) == expected
@@ -251,14 +241,11 @@ def test_auto_is_slurm_inside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_cluster("auto", None) == ("slurm", None)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"system": CPU, "cluster": "local", "nodes": 2}, "this machine is one node"),
-        ({"nodes": 2, "nodes_per_run": 3}, "--nodes-per-run 3 is more than --nodes 2"),
-        ({"allocation": "session"}, "give their number with --nodes"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), [
+    ({"system": CPU, "cluster": "local", "nodes": 2}, "this machine is one node"),
+    ({"nodes": 2, "nodes_per_run": 3}, "--nodes-per-run 3 is more than --nodes 2"),
+    ({"allocation": "session"}, "give their number with --nodes"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check(settings(**given))

@@ -8,13 +8,10 @@ from pytest_llmbench.core.durations import format_minutes, parse_minutes
 from pytest_llmbench.core.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("30", 30), (" 30 ", 30), ("90:00", 90), ("1:30", 2), ("0:01", 1), ("01:30:00", 90), ("00:00:01", 1),
-        ("1-0", 1440), ("1-12", 2160), ("1-12:30", 2190), ("1-12:30:01", 2191), ("100:00:00", 6000),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "minutes"), [
+    ("30", 30), (" 30 ", 30), ("90:00", 90), ("1:30", 2), ("0:01", 1), ("01:30:00", 90), ("00:00:01", 1),
+    ("1-0", 1440), ("1-12", 2160), ("1-12:30", 2190), ("1-12:30:01", 2191), ("100:00:00", 6000),
+])  # fmt: skip
 def test_every_form_of_slurm_is_read(text: str, minutes: int) -> None:
     assert parse_minutes(text) == minutes
 

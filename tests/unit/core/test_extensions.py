@@ -92,16 +92,13 @@ def test_a_name_that_two_packages_claim_belongs_to_neither(site: Path) -> None:
     assert list(found.broken()) == ["hammer"]
 
 
-@pytest.mark.parametrize(
-    ("source", "value", "why"),
-    [
-        ("import no_such_module_here", "acme_tools:HAMMER", "cannot be imported: ModuleNotFoundError: No module named"),
-        ("raise SystemExit(3)", "acme_tools:HAMMER", "cannot be imported: SystemExit: 3"),
-        (MODULE, "acme_tools:ANVIL", "cannot be imported: AttributeError"),
-        (MODULE, "acme_tools:Bare", "cannot be used: it has no `use`"),
-        (MODULE.replace('"hammer"', '"nail"', 1), "acme_tools:HAMMER", "cannot be used: it calls itself 'nail'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("source", "value", "why"), [
+    ("import no_such_module_here", "acme_tools:HAMMER", "cannot be imported: ModuleNotFoundError: No module named"),
+    ("raise SystemExit(3)", "acme_tools:HAMMER", "cannot be imported: SystemExit: 3"),
+    (MODULE, "acme_tools:ANVIL", "cannot be imported: AttributeError"),
+    (MODULE, "acme_tools:Bare", "cannot be used: it has no `use`"),
+    (MODULE.replace('"hammer"', '"nail"', 1), "acme_tools:HAMMER", "cannot be used: it calls itself 'nail'"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_told_where_it_is_needed(site: Path, source: str, value: str, why: str) -> None:
     install(site, "acme", {"acme_tools": source}, {GROUP: {"hammer": value}})
     found = tools()

@@ -94,14 +94,11 @@ def above() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-@pytest.mark.parametrize(
-    ("owner", "group", "mode", "why"),
-    [
-        (0, 0, 0o755, ""), (0, 0, 0o1777, ""), (0, 0, 0o775, ""), (0, STRANGER, 0o755, ""),
-        (0, 0, 0o777, "can be written by every user"), (0, STRANGER, 0o775, f"can be written by group {STRANGER}"),
-        (STRANGER, 0, 0o755, f"belongs to user {STRANGER}"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("owner", "group", "mode", "why"), [
+    (0, 0, 0o755, ""), (0, 0, 0o1777, ""), (0, 0, 0o775, ""), (0, STRANGER, 0o755, ""),
+    (0, 0, 0o777, "can be written by every user"), (0, STRANGER, 0o775, f"can be written by group {STRANGER}"),
+    (STRANGER, 0, 0o755, f"belongs to user {STRANGER}"),
+])  # fmt: skip
 def test_a_folder_is_refused_where_the_attack_succeeds(
     above: Path, owner: int, group: int, mode: int, why: str
 ) -> None:

@@ -61,32 +61,27 @@ def test_json_nested_without_end_is_no_json() -> None:
         read_json("[" * 100_000)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"nmae": 1}, "w: nmae: unknown key 'nmae' (did you mean 'name'?); legal: fruit, least, limit, maybe, more, "),
-        ({}, "w: name: missing"),
-        ({"name": []}, "w: name: Input should be a valid string"),
-        ({"name": 5}, "w: name: Input should be a valid string (given: 5)"),
-        ({"fruit": {"kind": "apple", "lenght": 1}}, "w: fruit.apple.lenght: unknown key 'lenght'; legal: kind, seeds"),
-        (
-            {"fruit": {"kind": "pear", "length": 1, "seeds": 1}},
-            "w: fruit.pear.seeds: unknown key 'seeds'; legal: kind, length",
-        ),
-        ({"fruit": {"kind": "plum"}}, "does not match any of the expected tags: 'apple', 'pear'"),
-        ({"more": [{}, {"sed": 1}]}, "w: more.1.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
-        ({"named": {"a": {"sed": 1}}}, "w: named.a.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
-        ({"maybe": {"sed": 1}}, "w: maybe.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
-        ({"least": 5}, "w: least: 5 has no unit; write it with one, such as '5 words/s'"),
-        ({"least": "5"}, "w: least: '5' has no unit"),
-        ({"least": "5 bits"}, "w: least: unknown unit 'bits'"),
-        ({"limit": 1.5}, "w: limit: 1.5 is not a time limit; write it in quotes"),
-        ({"limit": True}, "w: limit: True is not a time limit"),
-        ({"limit": 0}, "w: limit: a time limit of '0' leaves no time to run"),
-        ({"limit": -5}, "w: limit: '-5' is not a time limit"),
-        ({1: 2}, "w: 1"),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    ({"nmae": 1}, "w: nmae: unknown key 'nmae' (did you mean 'name'?); legal: fruit, least, limit, maybe, more, "),
+    ({}, "w: name: missing"),
+    ({"name": []}, "w: name: Input should be a valid string"),
+    ({"name": 5}, "w: name: Input should be a valid string (given: 5)"),
+    ({"fruit": {"kind": "apple", "lenght": 1}}, "w: fruit.apple.lenght: unknown key 'lenght'; legal: kind, seeds"),
+    ({"fruit": {"kind": "pear", "length": 1, "seeds": 1}},
+     "w: fruit.pear.seeds: unknown key 'seeds'; legal: kind, length"),
+    ({"fruit": {"kind": "plum"}}, "does not match any of the expected tags: 'apple', 'pear'"),
+    ({"more": [{}, {"sed": 1}]}, "w: more.1.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
+    ({"named": {"a": {"sed": 1}}}, "w: named.a.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
+    ({"maybe": {"sed": 1}}, "w: maybe.sed: unknown key 'sed' (did you mean 'seeds'?); legal: kind, seeds"),
+    ({"least": 5}, "w: least: 5 has no unit; write it with one, such as '5 words/s'"),
+    ({"least": "5"}, "w: least: '5' has no unit"),
+    ({"least": "5 bits"}, "w: least: unknown unit 'bits'"),
+    ({"limit": 1.5}, "w: limit: 1.5 is not a time limit; write it in quotes"),
+    ({"limit": True}, "w: limit: True is not a time limit"),
+    ({"limit": 0}, "w: limit: a time limit of '0' leaves no time to run"),
+    ({"limit": -5}, "w: limit: '-5' is not a time limit"),
+    ({1: 2}, "w: 1"),
+])  # fmt: skip
 def test_an_error_names_place_key_and_choices(data: dict[Any, Any], message: str) -> None:
     """Every problem is one line with where it is; an unknown key comes with those its own mapping may have."""
     with pytest.raises(ConfigError) as error:
@@ -235,14 +230,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 UNSENT: dict[str, tuple[Any, str]] = {
-    "not a number": (
-        {"loss": {"bound": [1.0, math.nan]}},
-        r"any\.loss\.bound\.1: must be a finite number \(given: nan\)",
-    ),
+    "not a number": ({"loss": {"bound": [1.0, math.nan]}},
+                     r"any\.loss\.bound\.1: must be a finite number \(given: nan\)"),
     "infinite": (-math.inf, r"any: must be a finite number \(given: -inf\)"),
     "a key that JSON would make a text": ({1: "x"}, r"any: every key must be a text \(given: 1\)"),
     "a set": ({"x": {1}}, r"any\.x: must be text, a number, a truth value, a list or a mapping \(given: \{1\}\)"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "why"), UNSENT.values(), ids=UNSENT)

@@ -128,16 +128,13 @@ def test_the_tiny_variant_runs_through_a_stand_in(name: str) -> None:
     assert ("print_loss" in given) == ("step1" in command.env["MAIN"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"precision": "bf16"}, "recipe x: DeepSpeed-Chat trains in fp16, not bf16"),
-        ({"parallelism": {"tensor": 2}}, "recipe x: DeepSpeed-Chat has no tensor or pipeline parallelism"),
-        ({"parallelism": {"activation_checkpointing": "selective"}}, "recipe x: DeepSpeed-Chat checkpoints none or"),
-        ({"optimizer": {"learning_rate": 1.0, "warmup_steps": 110}}, "recipe x: 110 steps leave none to time after"),
-        ({"gradient_accumulation_steps": 2}, "recipe x: its steps are micro batches, so that a step has 24 samples of"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"precision": "bf16"}, "DeepSpeed-Chat trains in fp16, not bf16"),
+    ({"parallelism": {"tensor": 2}}, "DeepSpeed-Chat has no tensor or pipeline parallelism"),
+    ({"parallelism": {"activation_checkpointing": "selective"}}, "DeepSpeed-Chat checkpoints none or"),
+    ({"optimizer": {"learning_rate": 1.0, "warmup_steps": 110}}, "110 steps leave none to time after"),
+    ({"gradient_accumulation_steps": 2}, "its steps are micro batches, so that a step has 24 samples of"),
+])  # fmt: skip
 def test_what_it_cannot_run(changes: dict[str, object], message: str) -> None:
     plain = RECIPES["chat_350m_bs24_zero0"].model_dump(mode="json")
     recipe = Recipe.model_validate({**plain, "name": "x", **changes}).on(NODE)
@@ -162,16 +159,13 @@ def test_rounding_raises_no_doubt(seconds: float, nodes: int) -> None:
     assert doubts(series, Topology(nodes=nodes, gpus_per_node=8)) == []
 
 
-@pytest.mark.parametrize(
-    ("series", "message"),
-    [
-        (said(20.3507, 100, 943.4550 / 8), "117.932 samples/s over 20.3507 s are 2400 samples, where 100 steps of 24"),
-        (said(20350.7, 100, 943.4550), "943.455 samples/s over 20350.7 s are"),
-        (said(20.3507, 100, 943.4650), "943.465 samples/s over 20.3507 s are"),
-        (said(4.0701, 20, 943.46), "it timed 20 steps where the recipe has 100"),
-        (StepSeries(), "its log has no line `Execution time:` followed by `Throughput:`"),
-    ],
-)
+@pytest.mark.parametrize(("series", "message"), [
+    (said(20.3507, 100, 943.4550 / 8), "117.932 samples/s over 20.3507 s are 2400 samples, where 100 steps of 24"),
+    (said(20350.7, 100, 943.4550), "943.455 samples/s over 20350.7 s are"),
+    (said(20.3507, 100, 943.4650), "943.465 samples/s over 20.3507 s are"),
+    (said(4.0701, 20, 943.46), "it timed 20 steps where the recipe has 100"),
+    (StepSeries(), "its log has no line `Execution time:` followed by `Throughput:`"),
+])  # fmt: skip
 def test_what_does_not_add_up_is_doubted(series: StepSeries, message: str) -> None:
     """Another unit, another number of ranks, another batch, too few steps, no last lines."""
     assert doubts(series)[0].startswith(message)

@@ -36,13 +36,10 @@ def test_time_to_report_follows_from_tokens_per_second(nodes: int, tokens_per_s:
 
 
 # Core 0.16 and later log iteration 1 on a line of its own, and it is in the mean of the next line, too.
-@pytest.mark.parametrize(
-    ("intervals", "left_out"),
-    [
-        ({10: 10, 20: 10, 30: 10}, [10]), ({1: 1, 2: 1, 3: 1, 4: 1}, [1]), ({1: 1, 5: 5, 10: 5, 15: 5}, [1, 5]),
-        ({1: 1, 2: 2, 3: 1, 4: 1}, [1, 2]), ({25: 1, 26: 1, 27: 1}, [25]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("intervals", "left_out"), [
+    ({10: 10, 20: 10, 30: 10}, [10]), ({1: 1, 2: 1, 3: 1, 4: 1}, [1]), ({1: 1, 5: 5, 10: 5, 15: 5}, [1, 5]),
+    ({1: 1, 2: 2, 3: 1, 4: 1}, [1, 2]), ({25: 1, 26: 1, 27: 1}, [25]),
+])  # fmt: skip
 def test_without_the_first_line_is_without_iteration_1(intervals: dict[int, int], left_out: list[int]) -> None:
     topology = Topology(nodes=96, gpus_per_node=4)
     recipe = shipped_recipes()["nlp175b"].on(topology)
@@ -98,20 +95,16 @@ BRIDGE = """
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("", "", ""),
-        ("num_layers: 32", "num_layers: 16", "num_layers 16; model.layers of the recipe is 32"),
-        ("seq_length: 8192", "seq_length: 4096", "seq_length 4096; sequence_length of the recipe is 8192"),
-        ("batch_size: 128", "batch_size: 64", "global_batch_size 64"),
-        ("  first_last", "  fp8_recipe: 'mxfp8'\n  first_last", "fp8_recipe mxfp8"),
-        ("  fp8: 'hybrid'  (Mcore default: None)\n", "", "prints no fp8 and fp8_recipe"),
-        ("  num_layers", "  context_parallel_size: 2\n  num_layers", "context_parallel_size 2"),
-        ("  num_layers", "  normalization: LayerNorm\n  num_layers", "normalization LayerNorm"),
-    ],
-    ids=["the same", "layers", "length", "batch", "scales", "no 8 bits", "context", "norm"],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("", "", ""),
+    ("num_layers: 32", "num_layers: 16", "num_layers 16; model.layers of the recipe is 32"),
+    ("seq_length: 8192", "seq_length: 4096", "seq_length 4096; sequence_length of the recipe is 8192"),
+    ("batch_size: 128", "batch_size: 64", "global_batch_size 64"),
+    ("  first_last", "  fp8_recipe: 'mxfp8'\n  first_last", "fp8_recipe mxfp8"),
+    ("  fp8: 'hybrid'  (Mcore default: None)\n", "", "prints no fp8 and fp8_recipe"),
+    ("  num_layers", "  context_parallel_size: 2\n  num_layers", "context_parallel_size 2"),
+    ("  num_layers", "  normalization: LayerNorm\n  num_layers", "normalization LayerNorm"),
+], ids=["the same", "layers", "length", "batch", "scales", "no 8 bits", "context", "norm"])  # fmt: skip
 def test_a_log_of_megatron_bridge_is_compared_with_the_recipe(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in BRIDGE
     log = tmp_path / "job.log"
@@ -162,16 +155,13 @@ def bridge_log(changes: dict[str, str]) -> str:
     return text
 
 
-@pytest.mark.parametrize(
-    ("gpu", "changes", "recipe", "words"),
-    [
-        ("GB200", {}, "llama31_8b_fp8", "fits llama31_8b_fp8 of"),
-        ("A100", {}, "llama31_8b_fp8", "it has no reference for 8 × A100"),
-        ("GB200", {"num_layers: 32": "num_layers: 31"}, "llama31_8b_fp8", "num_layers 31; model.layers"),
-        ("GB200", {"'hybrid'": "'e4m3'", "'tensorwise'": "'mxfp8'"}, "llama31_8b_mxfp8", "fits llama31_8b_mxfp8 of"),
-        ("GB200", {": 128\n": ": 64\n"}, "llama31_8b_fp8", "global_batch_size 64"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("gpu", "changes", "recipe", "words"), [
+    ("GB200", {}, "llama31_8b_fp8", "fits llama31_8b_fp8 of"),
+    ("A100", {}, "llama31_8b_fp8", "it has no reference for 8 × A100"),
+    ("GB200", {"num_layers: 32": "num_layers: 31"}, "llama31_8b_fp8", "num_layers 31; model.layers"),
+    ("GB200", {"'hybrid'": "'e4m3'", "'tensorwise'": "'mxfp8'"}, "llama31_8b_mxfp8", "fits llama31_8b_mxfp8 of"),
+    ("GB200", {": 128\n": ": 64\n"}, "llama31_8b_fp8", "global_batch_size 64"),
+])  # fmt: skip
 def test_the_published_row_of_a_log_is_found(
     tmp_path: Path, gpu: str, changes: dict[str, str], recipe: str, words: str
 ) -> None:

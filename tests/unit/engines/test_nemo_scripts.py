@@ -41,7 +41,7 @@ def test_a_number_of_nodes_that_does_not_divide_the_batch_is_refused(name: str) 
     (problem,) = engine.problems(recipe, Topology(nodes=24 * 7, gpus_per_node=8))
     assert "does not divide" in problem
     *_, last = engine.problems(recipe, TWO_CPUS)
-    assert "bf16 on GPUs" in last
+    assert "bf16 needs GPUs" in last
 
 
 def test_the_launcher_needs_slurm() -> None:

@@ -57,49 +57,46 @@ def test_no_tiny_recipe_contradicts_itself(name: str) -> None:
     assert said == []
 
 
-@pytest.mark.parametrize(
-    ("name", "argument", "value", "field"),
-    [
-        ("nlp13b", "num-layers", 2, "model.layers"),
-        ("nlp13b", "encoder-num-layers", 2, "model.layers"),
-        ("nlp13b", "hidden-size", 1024, "model.hidden_size"),
-        ("nlp13b", "num-attention-heads", 64, "model.attention_heads"),
-        ("nlp13b", "seq-length", 1024, "sequence_length"),
-        ("nlp13b", "decoder-seq-length", 1024, "sequence_length"),
-        ("nlp13b", "global-batch-size", 2048, "global_batch_size"),
-        ("nlp13b", "micro-batch-size", 2, "micro_batch_size"),
-        ("nlp13b", "tensor-model-parallel-size", 1, "parallelism.tensor"),
-        ("nlp13b", "pipeline-model-parallel-size", "2", "parallelism.pipeline"),
-        ("nlp13b", "sequence-parallel", False, "parallelism.sequence"),
-        ("nlp13b", "use-distributed-optimizer", False, "parallelism.sharding"),
-        ("nlp13b", "bf16", True, "precision"),
-        ("nlp13b", "fp16", False, "precision"),
-        ("nlp13b", "recompute-granularity", "full", "parallelism.activation_checkpointing"),
-        ("nlp13b", "position-embedding-type", "learned_absolute", "model.positions"),
-        ("nlp13b", "train-iters", 10, "steps"),
-        ("nlp13b", "lr", 1.0, "optimizer.learning_rate"),
-        ("nlp13b", "optimizer", "sgd", "optimizer"),
-        ("nlp13b", "attention-dropout", False, "model.dropout"),
-        ("nlp13b", "vocab-size", 1000, "model.vocab_size"),
-        ("azure_gpt3_126m", "training.model.num_layers", 2, "model.layers"),
-        ("azure_gpt3_126m", "++training.model.num_layers", 2, "model.layers"),
-        ("azure_gpt3_126m", "training.model.encoder_seq_length", 512, "sequence_length"),
-        ("azure_gpt3_126m", "training.model.data.seq_length", 512, "sequence_length"),
-        ("azure_gpt3_126m", "training.model.global_batch_size", 8, "global_batch_size"),
-        ("azure_gpt3_126m", "training.trainer.precision", 16, "precision"),
-        ("azure_gpt3_126m", "training.trainer.max_steps", 20, "steps"),
-        ("aws_torchrun_gpt3_5b", "model.hidden_size", 1024, "model.hidden_size"),
-        ("aws_torchrun_gpt3_5b", "model.tensor_model_parallel_size", 8, "parallelism.tensor"),
-        ("aws_torchrun_gpt3_5b", "model.optim.name", "fused_adam", "parallelism.sharding"),
-        ("metaseq125m", "fp16", False, "precision"),
-        ("metaseq125m", "ddp-backend", "pytorch_ddp", "parallelism.sharding"),
-        ("chat_350m_bs24_zero0", "max_seq_len", 256, "sequence_length"),
-        ("chat_350m_bs24_zero0", "zero_stage", 3, "parallelism.sharding"),
-        ("chat_350m_bs24_zero0", "per_device_train_batch_size", 4, "micro_batch_size"),
-        ("chat_350m_bs24_zero0", "gradient_checkpointing", True, "parallelism.activation_checkpointing"),
-        ("chat_350m_bs24_zero0", "dtype", "bf16", "precision"),
-    ],
-)
+@pytest.mark.parametrize(("name", "argument", "value", "field"), [
+    ("nlp13b", "num-layers", 2, "model.layers"),
+    ("nlp13b", "encoder-num-layers", 2, "model.layers"),
+    ("nlp13b", "hidden-size", 1024, "model.hidden_size"),
+    ("nlp13b", "num-attention-heads", 64, "model.attention_heads"),
+    ("nlp13b", "seq-length", 1024, "sequence_length"),
+    ("nlp13b", "decoder-seq-length", 1024, "sequence_length"),
+    ("nlp13b", "global-batch-size", 2048, "global_batch_size"),
+    ("nlp13b", "micro-batch-size", 2, "micro_batch_size"),
+    ("nlp13b", "tensor-model-parallel-size", 1, "parallelism.tensor"),
+    ("nlp13b", "pipeline-model-parallel-size", "2", "parallelism.pipeline"),
+    ("nlp13b", "sequence-parallel", False, "parallelism.sequence"),
+    ("nlp13b", "use-distributed-optimizer", False, "parallelism.sharding"),
+    ("nlp13b", "bf16", True, "precision"),
+    ("nlp13b", "fp16", False, "precision"),
+    ("nlp13b", "recompute-granularity", "full", "parallelism.activation_checkpointing"),
+    ("nlp13b", "position-embedding-type", "learned_absolute", "model.positions"),
+    ("nlp13b", "train-iters", 10, "steps"),
+    ("nlp13b", "lr", 1.0, "optimizer.learning_rate"),
+    ("nlp13b", "optimizer", "sgd", "optimizer"),
+    ("nlp13b", "attention-dropout", False, "model.dropout"),
+    ("nlp13b", "vocab-size", 1000, "model.vocab_size"),
+    ("azure_gpt3_126m", "training.model.num_layers", 2, "model.layers"),
+    ("azure_gpt3_126m", "++training.model.num_layers", 2, "model.layers"),
+    ("azure_gpt3_126m", "training.model.encoder_seq_length", 512, "sequence_length"),
+    ("azure_gpt3_126m", "training.model.data.seq_length", 512, "sequence_length"),
+    ("azure_gpt3_126m", "training.model.global_batch_size", 8, "global_batch_size"),
+    ("azure_gpt3_126m", "training.trainer.precision", 16, "precision"),
+    ("azure_gpt3_126m", "training.trainer.max_steps", 20, "steps"),
+    ("aws_torchrun_gpt3_5b", "model.hidden_size", 1024, "model.hidden_size"),
+    ("aws_torchrun_gpt3_5b", "model.tensor_model_parallel_size", 8, "parallelism.tensor"),
+    ("aws_torchrun_gpt3_5b", "model.optim.name", "fused_adam", "parallelism.sharding"),
+    ("metaseq125m", "fp16", False, "precision"),
+    ("metaseq125m", "ddp-backend", "pytorch_ddp", "parallelism.sharding"),
+    ("chat_350m_bs24_zero0", "max_seq_len", 256, "sequence_length"),
+    ("chat_350m_bs24_zero0", "zero_stage", 3, "parallelism.sharding"),
+    ("chat_350m_bs24_zero0", "per_device_train_batch_size", 4, "micro_batch_size"),
+    ("chat_350m_bs24_zero0", "gradient_checkpointing", True, "parallelism.activation_checkpointing"),
+    ("chat_350m_bs24_zero0", "dtype", "bf16", "precision"),
+])  # fmt: skip
 def test_an_argument_that_contradicts_a_field_is_refused(name: str, argument: str, value: object, field: str) -> None:
     """The message names the argument, the field, and what the recipe asks for."""
     found = problems(name, {argument: value})
@@ -108,30 +105,24 @@ def test_an_argument_that_contradicts_a_field_is_refused(name: str, argument: st
     assert f"options.arguments: {plain}: {value} contradicts {field} of the recipe" in found[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "argument", "value"),
-    [
-        ("nlp13b", "rampup-batch-size", "16 16 1000"), ("nlp13b", "iterations-to-skip", 3),
-        ("nlp13b", "skip-train", True), ("nlp13b", "fp8-format", "hybrid"),
-        ("azure_gpt3_126m", "training.model.rampup_batch_size", (32, 32, 1000)),
-        ("azure_gpt3_126m", "training.trainer.accumulate_grad_batches", 2), ("metaseq125m", "max-tokens", 4096),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "argument", "value"), [
+    ("nlp13b", "rampup-batch-size", "16 16 1000"), ("nlp13b", "iterations-to-skip", 3),
+    ("nlp13b", "skip-train", True), ("nlp13b", "fp8-format", "hybrid"),
+    ("azure_gpt3_126m", "training.model.rampup_batch_size", (32, 32, 1000)),
+    ("azure_gpt3_126m", "training.trainer.accumulate_grad_batches", 2), ("metaseq125m", "max-tokens", 4096),
+])  # fmt: skip
 def test_an_argument_that_changes_the_work_is_refused(name: str, argument: str, value: object) -> None:
     (found,) = problems(name, {argument: value})
     assert "which no key of a recipe can express: leave it out" in found
 
 
-@pytest.mark.parametrize(
-    ("name", "argument", "value"),
-    [
-        ("nlp13b", "swiglu", True), ("nlp13b", "group-query-attention", True), ("nlp13b", "ffn-hidden-size", 13824),
-        ("nlp13b", "num-experts", 8), ("nlp13b", "an-argument-of-next-year", 1),
-        ("azure_gpt3_126m", "training.model.ffn_hidden_size", 2048),
-        ("azure_gpt3_126m", "training.model.activation", "swiglu"), ("metaseq125m", "decoder-ffn-embed-dim", 64),
-        ("metaseq125m", "moe-freq", 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "argument", "value"), [
+    ("nlp13b", "swiglu", True), ("nlp13b", "group-query-attention", True), ("nlp13b", "ffn-hidden-size", 13824),
+    ("nlp13b", "num-experts", 8), ("nlp13b", "an-argument-of-next-year", 1),
+    ("azure_gpt3_126m", "training.model.ffn_hidden_size", 2048),
+    ("azure_gpt3_126m", "training.model.activation", "swiglu"), ("metaseq125m", "decoder-ffn-embed-dim", 64),
+    ("metaseq125m", "moe-freq", 2),
+])  # fmt: skip
 def test_what_may_change_a_step_is_not_counted(name: str, argument: str, value: object) -> None:
     """An unknown argument is not taken for harmless: the run has no number that counts FLOPs."""
     assert problems(name, {argument: value}) == []
@@ -141,15 +132,12 @@ def test_what_may_change_a_step_is_not_counted(name: str, argument: str, value: 
     assert argument.removeprefix("training.") in why
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("nlp13b", {"num-layers": 40, "seq-length": "2048", "lr": 1.0e-4, "fp16": True, "sequence-parallel": True}),
-        ("nlp13b", {"log-interval": 1, "tokenizer-type": "NullTokenizer", "seed": 1, "swiglu": False}),
-        ("azure_gpt3_126m", {"training.model.num_layers": 12, "training.trainer.precision": "bf16"}),
-        ("metaseq125m", {"fp16": True, "no-wandb": False}),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("nlp13b", {"num-layers": 40, "seq-length": "2048", "lr": 1.0e-4, "fp16": True, "sequence-parallel": True}),
+    ("nlp13b", {"log-interval": 1, "tokenizer-type": "NullTokenizer", "seed": 1, "swiglu": False}),
+    ("azure_gpt3_126m", {"training.model.num_layers": 12, "training.trainer.precision": "bf16"}),
+    ("metaseq125m", {"fp16": True, "no-wandb": False}),
+])  # fmt: skip
 def test_what_agrees_or_does_no_harm_is_taken(name: str, arguments: dict[str, Any]) -> None:
     assert problems(name, arguments) == []
     assert uncounted(name, arguments) is None

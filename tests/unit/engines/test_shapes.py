@@ -54,7 +54,7 @@ def test_a_key_that_an_engine_does_not_train_is_refused(engine: str, key: str) -
             part, _, field = name.partition(".")
             changes[part][field] = KEYS[name]
     recipe = small_recipe({"engine": engine, **changes})
-    said = [words for words in shape_problems(get_engine(engine), recipe) if f"cannot train {key}: " in words]
+    said = [words for words in shape_problems(get_engine(engine), recipe, NODES) if f"cannot train {key}: " in words]
     assert bool(said) is (key not in get_engine(engine).shapes)
     assert all("megatron_lm" in words for words in said)
 
@@ -136,15 +136,12 @@ def test_what_megatron_lm_prints_of_a_shape_is_compared(recipe: Recipe, wanted: 
         assert name.replace("-", "_") in words
 
 
-@pytest.mark.parametrize(
-    ("printed", "fault"),
-    [
-        ({"fp8": "hybrid", "fp8_recipe": "tensorwise"}, None),
-        ({"fp8": "None", "fp8_recipe": "tensorwise"}, "says fp8 None"),
-        ({"fp8": "hybrid", "fp8_recipe": "delayed"}, "says fp8_recipe delayed"),
-        ({}, "prints no fp8"),
-    ],
-)
+@pytest.mark.parametrize(("printed", "fault"), [
+    ({"fp8": "hybrid", "fp8_recipe": "tensorwise"}, None),
+    ({"fp8": "None", "fp8_recipe": "tensorwise"}, "says fp8 None"),
+    ({"fp8": "hybrid", "fp8_recipe": "delayed"}, "says fp8_recipe delayed"),
+    ({}, "prints no fp8"),
+])  # fmt: skip
 def test_a_log_of_an_fp8_training_says_so(printed: Mapping[str, str], fault: str | None) -> None:
     """A log in which products fell back to bf16, or that leaves the setting out, is of another training."""
     engine, recipe = get_engine("megatron_lm"), small_recipe({"engine": "megatron_lm", "precision": "fp8"})
@@ -184,15 +181,12 @@ def test_a_shipped_recipe_of_today_has_the_published_shape(recipe: Recipe) -> No
 
 
 # Rows of Megatron-Bridge: recipe, GPU, GPUs, tokens/s/gpu.
-@pytest.mark.parametrize(
-    ("name", "gpu", "gpus", "rate"),
-    [
-        ("llama31_70b_fp8_h100", "H100", 64, 1664), ("llama31_405b_fp8_h100", "H100", 1024, 326),
-        ("llama31_405b_mxfp8_gb300", "GB300", 256, 952), ("qwen3_30b_a3b_mxfp8_gb200", "B200", 8, 27136),
-        ("qwen3_235b_a22b_mxfp8_gb300", "GB300", 256, 8816), ("deepseek_v3_mxfp8_b300", "B300", 256, 3541),
-        ("gpt_oss_120b_b200", "B200", 64, 13568), ("llama31_8b", "H100", 64, 6514),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "gpu", "gpus", "rate"), [
+    ("llama31_70b_fp8_h100", "H100", 64, 1664), ("llama31_405b_fp8_h100", "H100", 1024, 326),
+    ("llama31_405b_mxfp8_gb300", "GB300", 256, 952), ("qwen3_30b_a3b_mxfp8_gb200", "B200", 8, 27136),
+    ("qwen3_235b_a22b_mxfp8_gb300", "GB300", 256, 8816), ("deepseek_v3_mxfp8_b300", "B300", 256, 3541),
+    ("gpt_oss_120b_b200", "B200", 64, 13568), ("llama31_8b", "H100", 64, 6514),
+])  # fmt: skip
 def test_a_published_rate_passes_and_six_percent_less_fails(name: str, gpu: str, gpus: int, rate: float) -> None:
     recipe = shipped_recipes()[name]
     machine = Machine(system="any", device=f"NVIDIA {gpu}", gpus=gpus, nodes=gpus // recipe.gpus_per_node, scale="full")
@@ -236,6 +230,6 @@ def test_a_model_is_split_into_whole_experts_and_layers() -> None:
     recipe = published("qwen3-30b-a3b", expert=3)
     assert any(
         "parallelism.expert 3 does not divide 128" in words
-        for words in shape_problems(get_engine("megatron_lm"), recipe)
+        for words in shape_problems(get_engine("megatron_lm"), recipe, NODES)
     )
     assert Parallelism(tensor=2, pipeline=4, context=2, expert=8).model_parallel_size == 16

@@ -55,18 +55,15 @@ def test_the_command_has_the_recipe_in_it() -> None:
     assert "optimizer." not in words(later)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"options": {"flavor": None}}, "give flavor, or config"),
-        ({"parallelism": {"sharding": "optimizer"}}, "shards nothing (none) or everything (full)"),
-        ({"parallelism": {"tensor": 2}}, "splits the sequence wherever it has tensor parallelism"),
-        ({"model": {"dropout": 0.1}}, "has no virtual_pipeline and no dropout"),
-        ({"precision": "fp16"}, "precision fp16 is not one of fp32, bf16, fp8, mxfp8"),
-        ({"options": {"arguments": {"training.seq_len": 4096}}}, "contradicts sequence_length of the recipe"),
-        ({"options": {"arguments": {"comm.mode": "fake_backend"}}}, "does not communicate"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"options": {"flavor": None}}, "give flavor, or config"),
+    ({"parallelism": {"sharding": "optimizer"}}, "shards nothing (none) or everything (full)"),
+    ({"parallelism": {"tensor": 2}}, "splits the sequence wherever it has tensor parallelism"),
+    ({"model": {"dropout": 0.1}}, "has no virtual_pipeline and no dropout"),
+    ({"precision": "fp16"}, "precision fp16 is not one of fp32, bf16, fp8, mxfp8"),
+    ({"options": {"arguments": {"training.seq_len": 4096}}}, "contradicts sequence_length of the recipe"),
+    ({"options": {"arguments": {"comm.mode": "fake_backend"}}}, "does not communicate"),
+])  # fmt: skip
 def test_what_it_cannot_do_is_refused(changes: dict[str, Any], reason: str) -> None:
     said = merge(RECIPE.model_dump(exclude={"references"}, exclude_none=True), changes)
     recipe = type(RECIPE).model_validate({**said, "references": RECIPE.references})
@@ -94,17 +91,14 @@ def test_a_step_is_read_in_every_version(text: str, numbers: dict[str, float]) -
     assert numbers.items() <= step.reported.items()
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (STEP[:-5], "mfu is '4'"), (STEP.partition("  mfu")[0], "cut off after tflops"),
-        (STEP.replace("7,034", "7,0"), "tps is '7,0'"),
-        (STEP.replace("10.7069", "1o.7069"), "loss is '1o.7069', not a number"),
-        (STEP.replace("32.62%", "32.62"), "memory is"), (f"{STEP}  {STEP}", "is not a field|twice"),
-        (STEP.partition("loss: 10.7069")[2], "a line without its step"),
-        (STEP.replace("step: 10", "step:  0"), "step 0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "reason"), [
+    (STEP[:-5], "mfu is '4'"), (STEP.partition("  mfu")[0], "cut off after tflops"),
+    (STEP.replace("7,034", "7,0"), "tps is '7,0'"),
+    (STEP.replace("10.7069", "1o.7069"), "loss is '1o.7069', not a number"),
+    (STEP.replace("32.62%", "32.62"), "memory is"), (f"{STEP}  {STEP}", "is not a field|twice"),
+    (STEP.partition("loss: 10.7069")[2], "a line without its step"),
+    (STEP.replace("step: 10", "step:  0"), "step 0"),
+])  # fmt: skip
 def test_a_damaged_step_is_no_step(text: str, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         list(reader()(text))
@@ -140,26 +134,20 @@ def test_a_real_log_is_its_recipes(tmp_path: Path) -> None:
     assert "does not say that its products had 8 bits" in "\n".join(differ)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("sequence length 64", "sequence length 128", "sequence length 128"),
-        ("6,163,712 total", "6,163,968 total", "parameters 6163968"),
-        ("dp_shard=2", "dp_shard=4", "4 ranks"),
-        ('"mixed_precision_param": "float32"', '"mixed_precision_param": "bfloat16"', "mixed_precision_param bfloat16"),
-        ('"lr": 0.0008', '"lr": 0.0009', ""),
-        ("Applied FSDP", "Float8 tensorwise scaled training active. Applied FSDP", "precision fp8"),
-        ("Applied FSDP", "Applied full activation checkpointing to the model. FSDP", "activation checkpointing full"),
-        ("starts at step 1", "starts at step 101", "initial weights loaded"),
-        ('"name": "AdamW"', '"name": "SGD"', "optimizer.name SGD"),
-        ('"moe_force_load_balance": false', '"moe_force_load_balance": true', "moe_force_load_balance true"),
-        (
-            '"debug": {',
-            '"comm": {\n[rank0]:    "mode": "fake_backend"\n[rank0]:  },\n[rank0]:  "debug": {',
-            "comm.mode fake",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("sequence length 64", "sequence length 128", "sequence length 128"),
+    ("6,163,712 total", "6,163,968 total", "parameters 6163968"),
+    ("dp_shard=2", "dp_shard=4", "4 ranks"),
+    ('"mixed_precision_param": "float32"', '"mixed_precision_param": "bfloat16"', "mixed_precision_param bfloat16"),
+    ('"lr": 0.0008', '"lr": 0.0009', ""),
+    ("Applied FSDP", "Float8 tensorwise scaled training active. Applied FSDP", "precision fp8"),
+    ("Applied FSDP", "Applied full activation checkpointing to the model. FSDP", "activation checkpointing full"),
+    ("starts at step 1", "starts at step 101", "initial weights loaded"),
+    ('"name": "AdamW"', '"name": "SGD"', "optimizer.name SGD"),
+    ('"moe_force_load_balance": false', '"moe_force_load_balance": true', "moe_force_load_balance true"),
+    ('"debug": {', '"comm": {\n[rank0]:    "mode": "fake_backend"\n[rank0]:  },\n[rank0]:  "debug": {',
+     "comm.mode fake"),
+])  # fmt: skip
 def test_another_training_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
     text = TORCHTITAN_CPU.text()
     assert old in text

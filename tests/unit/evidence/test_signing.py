@@ -110,14 +110,11 @@ def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
         read_public_key(tmp_path / "missing.pem")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b'"payloadType"', b'"payloadtype"'), (b"in-toto+json", b"in-toto+yaml"), (b"\n", b" "),
-        (b'"signatures": [', b'"signatures": [{"keyid": "a", "sig": ""},'), (b'"sig": "', b'"sig": "AAAA'),
-        (b'"payload": "', b'"payload": "!'), (b"{", b"[", ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new"), [
+    (b'"payloadType"', b'"payloadtype"'), (b"in-toto+json", b"in-toto+yaml"), (b"\n", b" "),
+    (b'"signatures": [', b'"signatures": [{"keyid": "a", "sig": ""},'), (b'"sig": "', b'"sig": "AAAA'),
+    (b'"payload": "', b'"payload": "!'), (b"{", b"[", ),
+])  # fmt: skip
 def test_an_envelope_that_is_written_otherwise_is_refused(old: bytes, new: bytes) -> None:
     text = sign({"result": "PASSED"}, DIGESTS, KEY)
     assert old in text

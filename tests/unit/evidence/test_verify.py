@@ -62,13 +62,10 @@ def test_without_a_trusted_signature_nothing_is_unpacked(
             verify(evidence.bundled(signer), keys)
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        (RECORD, '{"schema_version": 1}'), (RECORD, "[" * 200_000), ("session.json", "{"), ("system.json", "[]"),
-        ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "text"), [
+    (RECORD, '{"schema_version": 1}'), (RECORD, "[" * 200_000), ("session.json", "{"), ("system.json", "[]"),
+    ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
+])  # fmt: skip
 def test_an_unreadable_file_is_no_proof(
     evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +188,7 @@ def test_a_check_is_judged_by_its_answers(evidence: Evidence) -> None:
     evidence.change(record, lambda data: data["report"].update(readings=[]))
     assert any("the record has 0 of them" in each for each in evidence.verified().differences)
     (evidence.folder / record).write_text(whole)
-    evidence.replace(answer, "MemTotal:       24684092 kB", "MemTotal:       99684092 kB")
+    evidence.replace(answer, '"total": 25276510208', '"total": 99276510208')
     assert any(each.startswith("check memory: ") for each in evidence.verified().differences)
     (evidence.folder / answer).unlink()
     told = evidence.verified()

@@ -77,8 +77,7 @@ def test_a_session_is_found_by_the_name_of_its_folder(tmp_path: Path) -> None:
     place = ("--history", str(tmp_path / "h.db"))
     told(history.app, "import", "--as-recorded", str(tmp_path / "nightly"), *place)
     assert json.loads(told(history.app, "show", "nightly", "--json", *place))["id"] != "nightly"
-    result = CliRunner().invoke(history.app, ["show", "night%", *place])
-    assert "unknown session 'night%'" in str(result.exception)
+    assert "unknown session 'night%'" in str(CliRunner().invoke(history.app, ["show", "night%", *place]).exception)
 
 
 def test_a_series_and_its_changes_are_told(place: str) -> None:

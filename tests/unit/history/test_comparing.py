@@ -146,8 +146,7 @@ def test_runs_on_processors_wait_for_a_history(history: History) -> None:
     fleet = Fleet("c", 1, between=0.002)
     for day in range(3):
         records = {k: r.model_copy(update={"gpus": 0, "device": "cpu"}) for k, r in fleet.session(day).items()}
-        told = one(history, records[fleet.recipes[0]])
-        assert told.verdict == ("SKIP" if day == 0 else "INCONCLUSIVE")
+        assert one(history, records[fleet.recipes[0]]).verdict == ("SKIP" if day == 0 else "INCONCLUSIVE")
         keep(history, records)
     slower = fleet.session(3, {fleet.recipes[0]: 0.2})[fleet.recipes[0]]
     assert one(history, slower.model_copy(update={"gpus": 0, "device": "cpu"})).verdict == "FAIL"
@@ -180,17 +179,15 @@ def test_the_direction_decides(better: Any, after: float, regressed: bool | None
 
 
 def test_a_wide_interval_decides_nothing() -> None:
-    told = change([row(100.0, half=0.1)], row(100.0, half=0.1))
-    assert told.regressed is None
+    assert change([row(100.0, half=0.1)], row(100.0, half=0.1)).regressed is None
     wide = change([row(5.0, "lower", 0.9)], row(5.2, "lower", 2.0))
     assert wide.low is not None
     assert wide.low > -1.0
 
 
-@pytest.mark.parametrize(
-    ("after", "steps", "past", "regressed"),
-    [(95.0, 49, 0, None), (85.0, 49, 0, True), (95.0, 50, 0, True), (95.0, None, 0, True), (95.0, 49, 3, True)],
-)
+@pytest.mark.parametrize(("after", "steps", "past", "regressed"), [
+    (95.0, 49, 0, None), (85.0, 49, 0, True), (95.0, 50, 0, True), (95.0, None, 0, True), (95.0, 49, 3, True),
+])  # fmt: skip
 def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: int, regressed: bool | None) -> None:
     """A run of 20 steps may be on one of two levels throughout; a history has shown how such runs differ."""
     told = change([row(100.0, steps=49)], row(after, steps=steps), past=[row(100.0), row(100.1), row(99.9)][:past])
@@ -201,14 +198,12 @@ def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: i
 def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, half=0.2 if i == 7 else 0.003) for i, value in enumerate(past)]
-    told = change(before, row(98.2), past=before)
-    assert told.regressed
+    assert change(before, row(98.2), past=before).regressed
 
 
-@pytest.mark.parametrize(
-    ("after", "scatter", "regressed"),
-    [(98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None)],
-)
+@pytest.mark.parametrize(("after", "scatter", "regressed"), [
+    (98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None),
+])  # fmt: skip
 def test_an_interval_that_is_wide_by_chance_hides_no_loss(
     after: float, scatter: float | None, regressed: bool | None
 ) -> None:

@@ -57,18 +57,15 @@ def test_true_lines_agree(times: list[float], interval: int, samples: int) -> No
     assert doubts(lines(times, interval, samples)) == []
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (changed(TRUE, 2, seconds=0.0302), "TFLOP/s per GPU, but step 15 took 0.0302 s at 88.9 TFLOP/s per GPU"),
-        (changed(TRUE, 2, seconds=0.6202), "step 15 took 0.6202 s at 88.9 TFLOP/s per GPU"),
-        (changed(TRUE, 4, throughput_per_gpu=8.5), "step 25 took 0.6333 s at 8.5 TFLOP/s per GPU"),
-        (changed(TRUE, 1, at=1000.0), "up to step 10, 5 steps took 3.1535 s by the line about them, and -3.1455 s by"),
-        (changed(TRUE, 3, at=1017.604), "up to step 20, 5 steps took 3.154 s by the line about them, and 8.154 s by"),
-        (changed(TRUE, 2, consumed_samples=440.0), "from step 10 to step 15 the samples consumed went from 320 to 440"),
-        (changed(TRUE, 2, step=16), "from step 10 to step 16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wrong", "said"), [
+    (changed(TRUE, 2, seconds=0.0302), "TFLOP/s per GPU, but step 15 took 0.0302 s at 88.9 TFLOP/s per GPU"),
+    (changed(TRUE, 2, seconds=0.6202), "step 15 took 0.6202 s at 88.9 TFLOP/s per GPU"),
+    (changed(TRUE, 4, throughput_per_gpu=8.5), "step 25 took 0.6333 s at 8.5 TFLOP/s per GPU"),
+    (changed(TRUE, 1, at=1000.0), "up to step 10, 5 steps took 3.1535 s by the line about them, and -3.1455 s by"),
+    (changed(TRUE, 3, at=1017.604), "up to step 20, 5 steps took 3.154 s by the line about them, and 8.154 s by"),
+    (changed(TRUE, 2, consumed_samples=440.0), "from step 10 to step 15 the samples consumed went from 320 to 440"),
+    (changed(TRUE, 2, step=16), "from step 10 to step 16"),
+])  # fmt: skip
 def test_a_number_that_was_damaged_contradicts_others(wrong: Sequence[Step], said: str) -> None:
     assert any(said in doubt for doubt in doubts(wrong)), doubts(wrong)
 

@@ -138,14 +138,11 @@ def test_no_time_at_all_is_impossible_anywhere() -> None:
     assert found.nodes_at(1.0) is None
 
 
-@pytest.mark.parametrize(
-    ("statistic", "bounds"),
-    [
-        ("loss_drop", {"at_least": "1 nat"}), ("peak_memory", {"at_most": "1 GiB"}),
-        ("matmul_fraction", {"at_least": "90 %"}), ("throughput", {"at_most": "1e12 words/s"}),
-        ("step_time", {"at_least": "1e-9 s"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("statistic", "bounds"), [
+    ("loss_drop", {"at_least": "1 nat"}), ("peak_memory", {"at_most": "1 GiB"}),
+    ("matmul_fraction", {"at_least": "90 %"}), ("throughput", {"at_most": "1e12 words/s"}),
+    ("step_time", {"at_least": "1e-9 s"}),
+])  # fmt: skip
 def test_what_asks_for_no_speed_asks_for_nothing(statistic: str, bounds: dict[str, str]) -> None:
     assert demand(reference(statistic, name="r", gpu=GPU, **bounds), STATISTICS[statistic], peak()) is None
 

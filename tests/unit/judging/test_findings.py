@@ -1,9 +1,13 @@
-"""Findings next to a verdict: which node was slow, and rates that no GPU can have."""
+"""Findings next to a verdict: which node was slow, steps of several kinds, a drift, and rates that no GPU can have."""
 
 import dataclasses
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_llmbench.cluster.system import load_system, published_tflops
 from pytest_llmbench.core.paths import shipped
@@ -12,7 +16,7 @@ from pytest_llmbench.core.record.claims import Claim
 from pytest_llmbench.core.record.records import Metric
 from pytest_llmbench.core.record.series import OwnSteps, RankInfo, RankTimes, RunTimes, Step, StepSeries
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
-from pytest_llmbench.judging.findings import findings, slowest_node, unconfirmed
+from pytest_llmbench.judging.findings import findings, slowest_node, unconfirmed, unsteady
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem, implausible
 from pytest_llmbench.judging.sanity.evidence import Origin
@@ -80,30 +84,21 @@ def test_a_run_in_good_order_has_no_finding() -> None:
     assert first_problem(run()) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"telemetry": (watched(0), watched(1, throttled=3, reasons={"hardware slowdown": 3, "power cap": 40}))},
-            "throttled in the judged steps: rank 1 on n1 (hardware slowdown in 3 of 40 samples)",
-        ),
-        ({"telemetry": (watched(0), watched(1, sm_clock_mhz=750))}, "the ranks' clocks differ: rank 0 on n1 1500 MHz"),
-        ({"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))}, "rates differ: rank 0 on n1 700 TFLOP/s"),
-        (
-            {"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
-            "less than 50 % of the published",
-        ),
-        ({"wall_s": 240.0}, "50 % of the run (120 of 240 s) was outside of steps"),
-        ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
-        ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
-        ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),
-        (
-            {"telemetry": tuple(watched(n, sm_clock_mhz=900, power_capped=40) for n in (0, 1))},
-            "SM clocks below 60 % of that of the published peak: rank 0 on n1 900 MHz, at the power limit in 40 of 40",
-        ),
-        ({"times": waiting(4.0)}, "every rank waits 4 s or more of each 10 s step for gradients of 0 MB"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"telemetry": (watched(0), watched(1, throttled=3, reasons={"hardware slowdown": 3, "power cap": 40}))},
+     "throttled in the judged steps: rank 1 on n1 (hardware slowdown in 3 of 40 samples)"),
+    ({"telemetry": (watched(0), watched(1, sm_clock_mhz=750))}, "the ranks' clocks differ: rank 0 on n1 1500 MHz"),
+    ({"ranks": (rank(0), rank(1, matmul_flops_per_s=5e14))}, "rates differ: rank 0 on n1 700 TFLOP/s"),
+    ({"ranks": (rank(0, matmul_flops_per_s=4e14), rank(1, matmul_flops_per_s=4e14))},
+     "less than 50 % of the published"),
+    ({"wall_s": 240.0}, "50 % of the run (120 of 240 s) was outside of steps"),
+    ({"wall_s": 240.0, "ranks": (begun(10), rank(1))}, "10 s of it before the first"),
+    ({"wall_s": 240.0, "ranks": (begun(10).model_copy(update={"finished": 1230.0}), rank(1))}, "110 of 230 s"),
+    ({"wall_s": 240.0, "ranks": (begun(115), rank(1))}, "115 s of it before the first"),
+    ({"telemetry": tuple(watched(n, sm_clock_mhz=900, power_capped=40) for n in (0, 1))},
+     "SM clocks below 60 % of that of the published peak: rank 0 on n1 900 MHz, at the power limit in 40 of 40"),
+    ({"times": waiting(4.0)}, "every rank waits 4 s or more of each 10 s step for gradients of 0 MB"),
+])  # fmt: skip
 def test_each_is_said(changes: dict[str, Any], told: str) -> None:
     evidence = run(**changes)
     assert first_problem(evidence) is None
@@ -154,14 +149,11 @@ def test_a_training_above_the_peak_is_implausible_without_a_system_file(scale: s
     assert sane or (problem is not None and "an MFU of" in problem.message)
 
 
-@pytest.mark.parametrize(
-    ("device", "precision", "peak"),
-    [
-        ("NVIDIA H200", "bf16", (989.4, 989.4)), ("NVIDIA H200", "fp32", (66.9, 494.7)),
-        ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)), ("NVIDIA H200 NVL", "bf16", (835, 835)),
-        ("NVIDIA H300", "bf16", None), ("cpu", "bf16", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("device", "precision", "peak"), [
+    ("NVIDIA H200", "bf16", (989.4, 989.4)), ("NVIDIA H200", "fp32", (66.9, 494.7)),
+    ("NVIDIA A100-SXM4-80GB", "fp16", (312, 312)), ("NVIDIA H200 NVL", "bf16", (835, 835)),
+    ("NVIDIA H300", "bf16", None), ("cpu", "bf16", None),
+])  # fmt: skip
 def test_a_gpu_alone_gives_the_published_peak(device: str, precision: str, peak: tuple[float, float] | None) -> None:
     assert published_tflops(device, precision) == peak
 
@@ -181,21 +173,16 @@ AT = [Step(step=n, seconds=1.0, at=1000.0 + n) for n in range(1, 31)]
 MODEL = (Claim(name="layers", value=2, where="log:1"),)
 
 
-@pytest.mark.parametrize(
-    ("series", "said"),
-    [
-        ({}, "no line gives the number of ranks, which is taken to be 2; no line describes the model"),
-        ({"world_size": 2, "claims": MODEL}, ""),
-        ({"world_size": 2, "claims": MODEL, "steps": AT}, ""),
-        ({"world_size": 2, "claims": MODEL, "steps": AT[:2]}, "the duration of a step stands in one place"),
-        ({"world_size": 2, "claims": MODEL, "steps": AT[:2], "timed_twice": True}, ""),
-        ({"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"wps": 9.0})]}, ""),
-        (
-            {"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"tflops": 0.1})]},
-            "the duration of a step stands in one place",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("series", "said"), [
+    ({}, "no line gives the number of ranks, which is taken to be 2; no line describes the model"),
+    ({"world_size": 2, "claims": MODEL}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": AT}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": AT[:2]}, "the duration of a step stands in one place"),
+    ({"world_size": 2, "claims": MODEL, "steps": AT[:2], "timed_twice": True}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"wps": 9.0})]}, ""),
+    ({"world_size": 2, "claims": MODEL, "steps": [Step(step=1, seconds=1.0, reported={"tflops": 0.1})]},
+     "the duration of a step stands in one place"),
+])  # fmt: skip
 def test_what_nothing_confirms_is_said(series: dict[str, Any], said: str) -> None:
     bare = dataclasses.replace(run(), kind="command", series=StepSeries(**series))
     assert "; ".join(unconfirmed(bare)).startswith(said)
@@ -244,3 +231,63 @@ def test_nodes_in_good_order_are_not_accused(rates: tuple[float, ...]) -> None:
 def test_nothing_is_said_without_figures_of_all(of: list[RankInfo]) -> None:
     """One node has no other, CPUs are never steady, and what some ranks measured is no comparison."""
     assert slowest_node(of, clocks(1500)) is None
+
+
+WARM_UP, JUDGED = 5, 40
+
+
+def noisy(scatter: float, seed: int = 1, count: int = JUDGED) -> list[float]:
+    chance = random.Random(seed)
+    return [1.0 + scatter * chance.gauss(0.0, 1.0) for _ in range(count)]
+
+
+def judged_run(judged: Sequence[float], gpus_per_node: int = 8) -> Evidence:
+    """A run whose warm-up is followed by steps of these durations."""
+    recipe = small(steps=WARM_UP + len(judged), precision="bf16")
+    seconds = [3.0] * WARM_UP + list(judged)
+    steps = tuple(
+        Step(step=number, seconds=each, tokens=recipe.tokens_per_step, samples=8, loss=5.0)
+        for number, each in enumerate(seconds, start=1)
+    )
+    topology = Topology(nodes=1, gpus_per_node=gpus_per_node)
+    return Evidence(
+        recipe=recipe, topology=topology, series=StepSeries(steps=steps), hosts=("n1",), wall_s=None, gpu=None
+    )
+
+
+def changed(by: dict[int, float], scatter: float = 0.002) -> list[float]:
+    """Good durations, of which some last other than a second; negative places count from the end."""
+    seconds = noisy(scatter)
+    for place, each in by.items():
+        seconds[place] = each
+    return seconds
+
+
+@pytest.mark.parametrize(("seconds", "told"), [
+    (changed({0: 2.0, 1: 1.8, 2: 1.5}), "the first 3 judged steps are slow (1.77 times the median of "),
+    (changed({11: 3.0, 23: 3.1, 35: 2.9}), "17, 29, 41: an evaluation, a checkpoint or a stall?"),
+    (changed({-1: 2.0, -2: 2.0, -3: 2.0, -4: 2.0}), "the last 4 judged steps are slow (2 times the median of "),
+    ([1.0 + 0.002 * i for i in range(JUDGED)], "drift by +7.5 % from the first to the last"),
+    ([x + 0.001 * i for i, x in enumerate(noisy(0.002))], "the judged steps drift by +"),
+    ([x - 0.001 * i for i, x in enumerate(noisy(0.002))], "the judged steps drift by -"),
+], ids=["warm-up", "evaluation", "end", "line", "slower", "faster"])  # fmt: skip
+def test_steps_of_several_kinds_are_told(seconds: list[float], told: str) -> None:
+    (finding,) = unsteady(judged_run(seconds))
+    assert told in finding
+    assert list(unsteady(judged_run(seconds, gpus_per_node=0))) == []
+
+
+@given(scatter=st.floats(0.0, 0.01), seed=st.integers(0, 10_000))
+def test_steady_steps_have_no_finding(scatter: float, seed: int) -> None:
+    assert [told for told in unsteady(judged_run(noisy(scatter, seed))) if "drift" not in told] == []
+
+
+def test_a_drift_is_seldom_seen_where_there_is_none() -> None:
+    assert sum(bool(list(unsteady(judged_run(noisy(0.004, seed))))) for seed in range(500)) <= 5
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=0, max_size=60))
+def test_any_durations_can_be_looked_at(seconds: list[float]) -> None:
+    if seconds:
+        evidence = judged_run(seconds)
+        list(unsteady(evidence))

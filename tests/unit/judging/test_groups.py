@@ -23,7 +23,7 @@ def group(level: float, seed: int, groups: int, *, cv: float = 0.004, between: f
     rng = random.Random(seed)
     level *= 1 + between * rng.gauss(0, 1)
     steps = [level * max(0.1, 1 + cv * rng.gauss(0, 1)) for _ in range(40)]
-    return [steady_state(steps, skip=0, alpha=share_of_alpha(groups))]
+    return [steady_state(steps, alpha=share_of_alpha(groups))]
 
 
 def compared(levels: Mapping[str, float], seed: int = 0) -> dict[str, Lag]:
@@ -62,6 +62,18 @@ def test_a_group_is_compared_with_the_others_alone() -> None:
     found = compared({"a": 1.0, "b": 1.1})
     assert (found["a"].within(TOLERANCE), found["b"].within(TOLERANCE)) == (True, False)
     assert found["b"].others == 1
+
+
+def test_a_group_that_stalls_is_not_as_fast_as_the_others() -> None:
+    """One step in 20 takes ten times as long on its nodes, and all others as long as elsewhere."""
+    groups = {name: group(1.0, seed, 4) for seed, name in enumerate("abcd")}
+    rng = random.Random(1)
+    stalling = [(10.0 if i % 20 == 7 else 1.0) * (1 + 0.004 * rng.gauss(0, 1)) for i in range(200)]
+    groups["a"] = [steady_state(stalling, alpha=share_of_alpha(4))]
+    found = lags(groups)
+    assert found["a"].within(TOLERANCE) is None
+    assert found["a"].share == pytest.approx(0.45, abs=0.02)
+    assert all(found[name].within(TOLERANCE) is True for name in "bcd")
 
 
 def test_more_runs_of_each_group_are_surer() -> None:

@@ -63,25 +63,22 @@ def test_the_margin(scale: float) -> None:
     assert moved.count(("bad", "PASS")) <= 2
 
 
-@pytest.mark.parametrize(
-    "e",
-    [
-        physics.expect_products("NVIDIA GeForce RTX 5090", "12.0", 170, 2407, "bf16"),
-        physics.expect_products("NVIDIA H20", "9.0", 78, 1980, "bf16"),
-        physics.expect_products("NVIDIA A100", "8.0", 108, 1410, "fp8"),
-        physics.expect_products("NVIDIA H200", "9.0", None, 1980, "bf16"),
-        physics.expect_products("NVIDIA H100 NVL", "9.0", 132, 1980, "bf16", default_power_w=400.0),
-        physics.expect_products("NVIDIA H100 PCIe", "9.0", 114, 1755, "bf16"),
-        physics.expect_memory(0, None),
-        physics.expect_memory(256, 5001, capability="7.5"),
-        physics.expect_between("alltoall", 17, 8, 400.0, H200),
-        physics.of_parts(physics.expect_between("all_gather", 125, 8, 400.0, H200), 2**32, 1000, None),
-        physics.expect_host_copy(1, 16),
-        physics.expect_in_domain("all_reduce", 8, Links(6, 18, nvls=True)),
-        physics.expect_in_domain("all_reduce", 8, Links()),
-        physics.at_size(2**29, physics.expect_in_domain("all_reduce", 4, Links(4, 18))),
-    ],
-)
+@pytest.mark.parametrize("e", [
+    physics.expect_products("NVIDIA GeForce RTX 5090", "12.0", 170, 2407, "bf16"),
+    physics.expect_products("NVIDIA H20", "9.0", 78, 1980, "bf16"),
+    physics.expect_products("NVIDIA A100", "8.0", 108, 1410, "fp8"),
+    physics.expect_products("NVIDIA H200", "9.0", None, 1980, "bf16"),
+    physics.expect_products("NVIDIA H100 NVL", "9.0", 132, 1980, "bf16", default_power_w=400.0),
+    physics.expect_products("NVIDIA H100 PCIe", "9.0", 114, 1755, "bf16"),
+    physics.expect_memory(0, None),
+    physics.expect_memory(256, 5001, capability="7.5"),
+    physics.expect_between("alltoall", 17, 8, 400.0, H200),
+    physics.of_parts(physics.expect_between("all_gather", 125, 8, 400.0, H200), 2**32, 1000, None),
+    physics.expect_host_copy(1, 16),
+    physics.expect_in_domain("all_reduce", 8, Links(6, 18, nvls=True)),
+    physics.expect_in_domain("all_reduce", 8, Links()),
+    physics.at_size(2**29, physics.expect_in_domain("all_reduce", 4, Links(4, 18))),
+])  # fmt: skip
 def test_unknown_hardware_and_small_messages_have_no_law(e: PhysicsResult) -> None:
     assert isinstance(e, NoLaw)
     assert str(e).startswith("not judged by physics: ")
@@ -130,34 +127,31 @@ def ports(*extra: Any, near: int = 8, **changes: Any) -> MachineFacts:
     return node(nics=0, ports=(*(port(number) for number in range(near)), *extra), **changes)
 
 
-@pytest.mark.parametrize(
-    ("facts", "count", "rate", "share"),
-    [
-        (ports(), 8, 400, "between"),
-        # The front end, a storage NIC behind the processor, and a second card below one root port.
-        (ports(port(8, 200, **ETHERNET)), 8, 400, "between"),
-        (ports(port(8, **FAR)), 8, 400, "between"),
-        (ports(port(8, root_port="0000:00:01.0"), port(9, root_port="0000:01:01.0")), 8, 400, "between"),
-        (ports(port(8, 400, **ETHERNET, **FAR), near=8), 8, 400, "between"),
-        # 400 G RoCE in addition to four ports of 800 G.
-        (node(ports=(*(port(n, 800, pcie_gen=6) for n in range(4)), *(port(n, **ETHERNET) for n in (4, 5)))),
-         4, 800, "between"),
-        # A port that is down reports 10 Gb/s, and is one of them all the same.
-        (ports(port(7, 10, state="DOWN"), near=7), 8, 400, "between"),
-        # The second port of a card without a cable, and a spare card.
-        (ports(port(0, 10, state="DOWN", port=2)), 8, 400, "between"),
-        (ports(port(9, 10, state="DOWN", **FAR)), 8, 400, "between"),
-        (ports(near=7), 7, 400, "between"),
-        (ports(near=4), 4, 400, "between"),
-        # Behind the processor, and in a virtual machine, where all seem to be.
-        (node(ports=tuple(port(n, 200, **FAR) for n in range(4))), 4, 200, "behind_cpu"),
-        (node(virtual=True, root_ports={}, ports=tuple(port(n, root_port=None) for n in range(8))), 8, 400, "between"),
-        # A port cannot beat its own slot.
-        (node(ports=tuple(port(n, 200, pcie_gen=3) for n in range(8))), 8, 113.472, "between"),
-        (node(product="p4d.24xlarge"), 4, 100, "efa_v1"),
-        (node(product="p5en.48xlarge", ports=(port(0, 100, link_layer="Unspecified"),)), 16, 200, "between"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("facts", "count", "rate", "share"), [
+    (ports(), 8, 400, "between"),
+    # The front end, a storage NIC behind the processor, and a second card below one root port.
+    (ports(port(8, 200, **ETHERNET)), 8, 400, "between"),
+    (ports(port(8, **FAR)), 8, 400, "between"),
+    (ports(port(8, root_port="0000:00:01.0"), port(9, root_port="0000:01:01.0")), 8, 400, "between"),
+    (ports(port(8, 400, **ETHERNET, **FAR), near=8), 8, 400, "between"),
+    # 400 G RoCE in addition to four ports of 800 G.
+    (node(ports=(*(port(n, 800, pcie_gen=6) for n in range(4)), *(port(n, **ETHERNET) for n in (4, 5)))),
+     4, 800, "between"),
+    # A port that is down reports 10 Gb/s, and is one of them all the same.
+    (ports(port(7, 10, state="DOWN"), near=7), 8, 400, "between"),
+    # The second port of a card without a cable, and a spare card.
+    (ports(port(0, 10, state="DOWN", port=2)), 8, 400, "between"),
+    (ports(port(9, 10, state="DOWN", **FAR)), 8, 400, "between"),
+    (ports(near=7), 7, 400, "between"),
+    (ports(near=4), 4, 400, "between"),
+    # Behind the processor, and in a virtual machine, where all seem to be.
+    (node(ports=tuple(port(n, 200, **FAR) for n in range(4))), 4, 200, "behind_cpu"),
+    (node(virtual=True, root_ports={}, ports=tuple(port(n, root_port=None) for n in range(8))), 8, 400, "between"),
+    # A port cannot beat its own slot.
+    (node(ports=tuple(port(n, 200, pcie_gen=3) for n in range(8))), 8, 113.472, "between"),
+    (node(product="p4d.24xlarge"), 4, 100, "efa_v1"),
+    (node(product="p5en.48xlarge", ports=(port(0, 100, link_layer="Unspecified"),)), 16, 200, "between"),
+])  # fmt: skip
 def test_nics_of_a_node(facts: MachineFacts, count: int, rate: float, share: str) -> None:
     nics = count_nics(facts)
     assert isinstance(nics, Nics), nics
@@ -183,17 +177,14 @@ def test_a_down_port_is_named() -> None:
     assert nics.down == ("mlx5_7",)
 
 
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        (node(), "no RDMA device"),
-        (node(driverless={"0000:01:00.0": None}), "1 InfiniBand or EFA card without a driver"),
-        (node(ports=(port(0, virtual=True),)), "virtual functions"),
-        (node(ports=(port(0, 10), port(1, 10))), "no port of an RDMA device is active with a rate"),
-        (node(ports=(port(0, state="DOWN"),)), "no port of an RDMA device is active"),
-        (node(ports=(port(0, 100, link_layer="Unspecified"),)), "EFA devices of 100 Gb/s"),
-    ],
-)
+@pytest.mark.parametrize(("facts", "reason"), [
+    (node(), "no RDMA device"),
+    (node(driverless={"0000:01:00.0": None}), "1 InfiniBand or EFA card without a driver"),
+    (node(ports=(port(0, virtual=True),)), "virtual functions"),
+    (node(ports=(port(0, 10), port(1, 10))), "no port of an RDMA device is active with a rate"),
+    (node(ports=(port(0, state="DOWN"),)), "no port of an RDMA device is active"),
+    (node(ports=(port(0, 100, link_layer="Unspecified"),)), "EFA devices of 100 Gb/s"),
+])  # fmt: skip
 def test_what_cannot_be_counted_is_not_judged(facts: MachineFacts, reason: str) -> None:
     nics = count_nics(facts)
     assert isinstance(nics, NoLaw)

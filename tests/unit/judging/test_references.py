@@ -63,35 +63,30 @@ def test_a_run_without_gpus_never_meets_a_reference_for_one(machine: Machine, gp
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-@pytest.mark.parametrize(
-    ("model", "device", "same"),
-    [
-        ("A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
-        ("H100 80GB HBM3", "NVIDIA H100 80GB HBM3", True),
-        ("MI300X", "AMD Instinct MI300X", True),
-        *(
-            (model, "NVIDIA H100 80GB HBM3", True)
-            for model in ("H100", "h100", "NVIDIA H100", "H100 SXM", "H100-SXM5-80GB")
-        ),
-        *((model, "NVIDIA H100 80GB HBM3", False) for model in ("H100 PCIe", "H100 94GB", "GH100", "H100 NVL", "H10")),
-        *(("H100", f"NVIDIA {device}", True) for device in ("H100 PCIe", "H100 NVL", "H100")),
-        ("A100", "NVIDIA A100-SXM4-80GB", True),
-        ("A100 80GB", "NVIDIA A100 80GB PCIe", True),
-        ("A100 SXM", "NVIDIA A100 80GB PCIe", False),
-        ("GH200", "NVIDIA GH200 144G HBM3e", True),
-        ("GB200 NVL72", "NVIDIA GB200", True),
-        ("A10", "NVIDIA A100-SXM4-80GB", False),
-        ("A100", "GRID A100-40C", False),
-        ("RTX 4090", "NVIDIA GeForce RTX 4090", True),
-        ("RTX 4090", "NVIDIA GeForce RTX 4090 Laptop GPU", False),
-        ("H100", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", False),
-        ("H200", "NVIDIA H200 NVL", False),
-        ("H200", "NVIDIA GH200 480GB", False),
-        ("H100 80GB HBM3", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", False),
-        ("H200", "cpu", False),
-    ],
-)
+@pytest.mark.parametrize(("model", "device", "same"), [
+    ("A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
+    ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
+    ("H100 80GB HBM3", "NVIDIA H100 80GB HBM3", True),
+    ("MI300X", "AMD Instinct MI300X", True),
+    *((model, "NVIDIA H100 80GB HBM3", True) for model in ("H100", "h100", "NVIDIA H100", "H100 SXM",
+                                                           "H100-SXM5-80GB")),
+    *((model, "NVIDIA H100 80GB HBM3", False) for model in ("H100 PCIe", "H100 94GB", "GH100", "H100 NVL", "H10")),
+    *(("H100", f"NVIDIA {device}", True) for device in ("H100 PCIe", "H100 NVL", "H100")),
+    ("A100", "NVIDIA A100-SXM4-80GB", True),
+    ("A100 80GB", "NVIDIA A100 80GB PCIe", True),
+    ("A100 SXM", "NVIDIA A100 80GB PCIe", False),
+    ("GH200", "NVIDIA GH200 144G HBM3e", True),
+    ("GB200 NVL72", "NVIDIA GB200", True),
+    ("A10", "NVIDIA A100-SXM4-80GB", False),
+    ("A100", "GRID A100-40C", False),
+    ("RTX 4090", "NVIDIA GeForce RTX 4090", True),
+    ("RTX 4090", "NVIDIA GeForce RTX 4090 Laptop GPU", False),
+    ("H100", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", False),
+    ("H200", "NVIDIA H200 NVL", False),
+    ("H200", "NVIDIA GH200 480GB", False),
+    ("H100 80GB HBM3", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", False),
+    ("H200", "cpu", False),
+])  # fmt: skip
 def test_a_gpu_is_what_is_written_of_its_name(model: str, device: str, *, same: bool) -> None:
     """With or without its vendor: the driver's further words may be of memory and form."""
     assert same_gpu(model, device) is same
@@ -109,28 +104,25 @@ A100, EIGHT = "A100-SXM4-80GB", Machine(system="x", device="NVIDIA H200", gpus=8
 ON_A100: dict[str, Any] = {"gpu": A100, "gpus": 8, "nodes": 1}
 
 
-@pytest.mark.parametrize(
-    ("statistic", "bounds", "kept"),
-    [
-        ("throughput", {"at_least": "200K words/s"}, ">= 200000 words/s"),
-        ("throughput", {"at_least": "200K words/s", "at_most": "2M words/s"}, ">= 200000 words/s"),
-        ("tflops_per_gpu", {"at_least": "100 TFLOP/s/gpu"}, ">= 100 TFLOP/s/gpu"),
-        ("step_time", {"at_most": "2 s"}, "<= 2 s"),
-        ("step_time", {"at_least": "1 s", "at_most": "2 s"}, "<= 2 s"),
-        ("time_for_20m_tokens", {"at_most": "560 s"}, "<= 560 s"),
-        ("throughput", {"at_most": "2M words/s"}, "a bound that slow runs meet"),
-        ("step_time", {"at_least": "1 s"}, "a bound that slow runs meet"),
-        *(
-            (statistic, bounds, "need not be better on a faster GPU")
-            for statistic, bounds in (
-                ("mfu", {"at_least": "40 %"}), ("matmul_fraction", {"at_least": "40 %"}),
-                ("loss_drop", {"at_least": "1 nat"}), ("peak_memory", {"at_most": "70 GiB"}),
-                ("energy", {"at_most": "1 J"}), ("warm_up_time", {"at_most": "60 s"}),
-            )
-            if statistic in STATISTICS
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("statistic", "bounds", "kept"), [
+    ("throughput", {"at_least": "200K words/s"}, ">= 200000 words/s"),
+    ("throughput", {"at_least": "200K words/s", "at_most": "2M words/s"}, ">= 200000 words/s"),
+    ("tflops_per_gpu", {"at_least": "100 TFLOP/s/gpu"}, ">= 100 TFLOP/s/gpu"),
+    ("step_time", {"at_most": "2 s"}, "<= 2 s"),
+    ("step_time", {"at_least": "1 s", "at_most": "2 s"}, "<= 2 s"),
+    ("time_for_20m_tokens", {"at_most": "560 s"}, "<= 560 s"),
+    ("throughput", {"at_most": "2M words/s"}, "a bound that slow runs meet"),
+    ("step_time", {"at_least": "1 s"}, "a bound that slow runs meet"),
+    *(
+        (statistic, bounds, "need not be better on a faster GPU")
+        for statistic, bounds in (
+            ("mfu", {"at_least": "40 %"}), ("matmul_fraction", {"at_least": "40 %"}),
+            ("loss_drop", {"at_least": "1 nat"}), ("peak_memory", {"at_most": "70 GiB"}),
+            ("energy", {"at_most": "1 J"}), ("warm_up_time", {"at_most": "60 s"}),
+        )
+        if statistic in STATISTICS
+    ),
+])  # fmt: skip
 def test_the_number_of_a_weaker_gpu_is_a_floor(statistic: str, bounds: dict[str, str], kept: str) -> None:
     """The side that a slow run misses stays; the other, or a number that speed does not improve, says nothing."""
     here = applied(reference(statistic, **ON_A100, **bounds), EIGHT, STATISTICS[statistic], "bf16")
@@ -140,28 +132,25 @@ def test_the_number_of_a_weaker_gpu_is_a_floor(statistic: str, bounds: dict[str,
         assert (here.threshold, here.floor, here.floor_for) == (kept, True, f"8 × {A100}, 1 node")
 
 
-@pytest.mark.parametrize(
-    ("device", "target", "precision", "reason"),
-    [
-        ("NVIDIA H100 80GB HBM3", {}, "bf16", None),
-        ("NVIDIA B300 SXM6 AC", {}, "fp16", None),
-        ("NVIDIA GB200", {"nodes": None}, "fp32", None),
-        ("NVIDIA A100-SXM4-80GB", {"gpu": "A100-SXM4-40GB"}, "bf16", None),
-        ("NVIDIA H200", {"gpus": 4}, "bf16", "is for 4 ×"),
-        ("NVIDIA H200", {"nodes": 2}, "bf16", "2 nodes"),
-        ("NVIDIA H200", {"system": "there"}, "bf16", "system there"),
-        ("NVIDIA H200", {"gpus": None}, "bf16", "it names no number of GPUs"),
-        ("NVIDIA H200", {"gpu": "MI300X"}, "bf16", "no data sheet of MI300X is in llmbench"),
-        ("NVIDIA H300", {}, "bf16", "no data sheet of NVIDIA H300 is in llmbench"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {}, "bf16", "no data sheet of"),
-        ("NVIDIA A100-SXM4-40GB", {}, "bf16", f"40 GiB of memory, 80 on {A100}"),
-        ("NVIDIA L40S", {"gpu": "A100-SXM4-40GB"}, "bf16", "864 GB/s of memory, 1555 on A100-SXM4-40GB"),
-        ("NVIDIA H100 PCIe", {}, "bf16", f"0 GB/s of NVLink, 600 on {A100}"),
-        ("NVIDIA H800", {}, "bf16", "400 GB/s of NVLink"),
-        ("NVIDIA H20", {}, "bf16", "148 TFLOP/s in bf16, 312 on"),
-        ("NVIDIA H200", {}, "fp8", f"no peak for fp8 is published of {A100}"),
-    ],
-)
+@pytest.mark.parametrize(("device", "target", "precision", "reason"), [
+    ("NVIDIA H100 80GB HBM3", {}, "bf16", None),
+    ("NVIDIA B300 SXM6 AC", {}, "fp16", None),
+    ("NVIDIA GB200", {"nodes": None}, "fp32", None),
+    ("NVIDIA A100-SXM4-80GB", {"gpu": "A100-SXM4-40GB"}, "bf16", None),
+    ("NVIDIA H200", {"gpus": 4}, "bf16", "is for 4 ×"),
+    ("NVIDIA H200", {"nodes": 2}, "bf16", "2 nodes"),
+    ("NVIDIA H200", {"system": "there"}, "bf16", "system there"),
+    ("NVIDIA H200", {"gpus": None}, "bf16", "it names no number of GPUs"),
+    ("NVIDIA H200", {"gpu": "MI300X"}, "bf16", "no data sheet of MI300X is in llmbench"),
+    ("NVIDIA H300", {}, "bf16", "no data sheet of NVIDIA H300 is in llmbench"),
+    ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {}, "bf16", "no data sheet of"),
+    ("NVIDIA A100-SXM4-40GB", {}, "bf16", f"40 GiB of memory, 80 on {A100}"),
+    ("NVIDIA L40S", {"gpu": "A100-SXM4-40GB"}, "bf16", "864 GB/s of memory, 1555 on A100-SXM4-40GB"),
+    ("NVIDIA H100 PCIe", {}, "bf16", f"0 GB/s of NVLink, 600 on {A100}"),
+    ("NVIDIA H800", {}, "bf16", "400 GB/s of NVLink"),
+    ("NVIDIA H20", {}, "bf16", "148 TFLOP/s in bf16, 312 on"),
+    ("NVIDIA H200", {}, "fp8", f"no peak for fp8 is published of {A100}"),
+])  # fmt: skip
 def test_only_a_gpu_that_lacks_nothing_is_better(device: str, target: Any, precision: str, reason: str | None) -> None:
     """A card without NVLink, or one made slower for export, may be healthy and slower."""
     machine = dataclasses.replace(EIGHT, device=device)

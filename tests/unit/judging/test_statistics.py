@@ -8,8 +8,15 @@ from pytest_llmbench.core.quantity import UNITS
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.judging.flops import flops_per_token
-from pytest_llmbench.judging.statistics import STATISTICS, Measurement, judged_steps, measure, steady_of, window
-from pytest_llmbench.judging.telemetry import RULES
+from pytest_llmbench.judging.statistics import (
+    OF_TELEMETRY,
+    STATISTICS,
+    Measurement,
+    judged_steps,
+    measure,
+    steady_of,
+    window,
+)
 from tests.conftest import known
 
 from .conftest import small, step_lists
@@ -90,7 +97,7 @@ def test_what_has_no_meaning_is_left_out() -> None:
     """On CPUs without a known rate there is no number per GPU, no MFU, no fraction: none of them is 0."""
     bare = tuple(step.model_copy(update={"peak_memory_bytes": None}) for step in HAND)
     found = values(measurement(bare, gpus=0, matmul=None, peak=None))
-    missing = {"tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "matmul_fraction", "peak_memory"} | RULES.keys()
+    missing = {"tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "matmul_fraction", "peak_memory"} | OF_TELEMETRY.keys()
     assert STATISTICS.keys() - found.keys() == missing
 
 
@@ -99,7 +106,7 @@ def test_slower_steps_lower_every_rate_alike(steps: tuple[Step, ...], factor: fl
     before, after = values(measurement(steps)), values(measurement(scaled(steps, factor)))
     times = {"time_for_20m_tokens", "step_time", "warm_up_time"}
     for name in before:
-        power = 1 if name in times else 0 if name in {"loss_drop", "peak_memory", *RULES} else -1
+        power = 1 if name in times else 0 if name in {"loss_drop", "peak_memory", *OF_TELEMETRY} else -1
         assert after[name] == pytest.approx(before[name] * factor**power)
 
 
@@ -112,11 +119,10 @@ def test_warm_up_never_influences_a_time_or_rate(steps: tuple[Step, ...], factor
     assert after == before
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [Step(step=5, seconds=1e308, tokens=9), Step(step=5, seconds=1.0, tokens=10**300)],
-    ids=["time", "tokens"],
-)
+@pytest.mark.parametrize("damaged", [
+    Step(step=5, seconds=1e308, tokens=9),
+    Step(step=5, seconds=1.0, tokens=10**300),
+], ids=["time", "tokens"])  # fmt: skip
 def test_numbers_too_large_to_add_have_no_steady_part(damaged: Step) -> None:
     """A damaged log may have durations, or numbers of tokens, whose sums are not finite."""
     steps = [*(Step(step=number, seconds=1e308, tokens=8) for number in range(1, 5)), damaged]

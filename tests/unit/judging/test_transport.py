@@ -185,13 +185,10 @@ def test_a_way_that_was_not_seen_is_said(text: list[str], words: str) -> None:
     assert words in (why_unseen(next(iter(logs.values()), NcclLog())) or "")
 
 
-@pytest.mark.parametrize(
-    ("name", "way", "channels", "kinds"),
-    [
-        ("p2p_off", "SHM", "4", ["no_p2p"]), ("one_channel", "P2P/CUMEM", "1", ["slow_setting"]),
-        ("train", "P2P/CUMEM", "24", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "way", "channels", "kinds"), [
+    ("p2p_off", "SHM", "4", ["no_p2p"]), ("one_channel", "P2P/CUMEM", "1", ["slow_setting"]),
+    ("train", "P2P/CUMEM", "24", []),
+])  # fmt: skip
 def test_lines_of_real_h200(name: str, way: str, channels: str, kinds: list[str]) -> None:
     """NCCL 2.28.9 on four H200; the lines of NVLS are absent, as this machine's environment has it off."""
     path = Path(__file__).parents[2] / "data" / "nccl" / f"{name}.log"

@@ -125,15 +125,12 @@ def rate(low: float | None, high: float | None) -> Metric:
     return Metric(value=100.0, unit="words/s", rule="r", sense="rate", amount=1.0, low=low, high=high)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "holds", "why"),
-    [
-        ((90.0, None), (80.0, 85.0), True, ""), ((90.0, None), (80.0, None), None, "overlap"),
-        ((90.0, None), (80.0, 95.0), None, "overlap"), ((60.0, 70.0), (80.0, None), False, ""),
-        ((None, None), (80.0, 95.0), None, "Fewer than 4 of its judged steps"),
-        ((90.0, 99.0), (None, None), None, "the other run has too few"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other", "holds", "why"), [
+    ((90.0, None), (80.0, 85.0), True, ""), ((90.0, None), (80.0, None), None, "overlap"),
+    ((90.0, None), (80.0, 95.0), None, "overlap"), ((60.0, 70.0), (80.0, None), False, ""),
+    ((None, None), (80.0, 95.0), None, "Fewer than 4 of its judged steps"),
+    ((90.0, 99.0), (None, None), None, "the other run has too few"),
+])  # fmt: skip
 def test_an_interval_that_is_open_at_an_end(
     one: tuple[float | None, float | None], other: tuple[float | None, float | None], holds: bool | None, why: str
 ) -> None:
@@ -171,10 +168,9 @@ def test_the_slow_node_is_named(rates: tuple[float, ...], said: str) -> None:
     assert any(line.startswith(said) for line in lines[1:3])
 
 
-@pytest.mark.parametrize(
-    ("rate", "said"),
-    [(3_459, "only 1.7 % of"), (10_050, "only 5 % of"), (90_000, "only 45 % of"), (110_000, "45 % below")],
-)
+@pytest.mark.parametrize(("rate", "said"), [
+    (3_459, "only 1.7 % of"), (10_050, "only 5 % of"), (90_000, "only 45 % of"), (110_000, "45 % below"),
+])  # fmt: skip
 def test_a_laptop_is_told_its_share_of_the_threshold(rate: float, said: str) -> None:
     """README shows such a line; on a machine that is twenty times faster its words stay the same."""
     assert _distance(Quantity(f"{rate} words/s"), Quantity("200000 words/s"), "below") == said

@@ -65,14 +65,11 @@ def test_a_session_without_records_says_nothing(base: RunRecord) -> None:
 FP8 = "7 of 8 linear layers of the blocks in fp8; 1 of 8 linear layers of the blocks in bf16"
 
 
-@pytest.mark.parametrize(
-    ("products", "checkpointing", "trained"),
-    [
-        (None, "none", None),
-        ({"fp8": 7, "bf16": 1}, "none", f"{FP8}; embedding and output layer in bf16"),
-        (None, "auto", "recomputed: full; 4 sequences in each micro batch"),
-    ],
-)
+@pytest.mark.parametrize(("products", "checkpointing", "trained"), [
+    (None, "none", None),
+    ({"fp8": 7, "bf16": 1}, "none", f"{FP8}; embedding and output layer in bf16"),
+    (None, "auto", "recomputed: full; 4 sequences in each micro batch"),
+])  # fmt: skip
 def test_counts_are_in_record_and_report(
     products: dict[str, int] | None, checkpointing: Any, trained: str | None
 ) -> None:

@@ -21,39 +21,33 @@ def lines_of(folder: Path, content: bytes) -> list[Line]:
     return list(read_lines(path))
 
 
-@pytest.mark.parametrize(
-    ("prefix", "text"),
-    [
-        ("", "iteration 1"), ("", "    indented"), ("[default3]:", " iteration"), ("[trainer0]:", "x"),
-        ("[rank0]: ", "RuntimeError: NCCL error in: x"), ("0: ", "iteration"), ("  13: ", "  iteration"),
-        ("[1,0]<stdout>:", "x"), ("[prterun-node1-77@1,12]<stderr>: ", "x"), ("vm-07-14: ", "Epoch: 0, Step: 1"),
-        ("10.0.0.7: ", "x"), ("node1.cluster.example: ", "x"), ("DGX-A100-3: ", "x"), ("localhost: ", "x"),
-        ("titan: ", "x"), ("node1: 0: [default3]:[rank3]: ", "x"),
-        ("i.finetune/0 ", "Training epoch 0, iteration 0/99"),
-        ("ining-demo/0 [default0]:", "Training epoch 0, iteration 0/99"), ("mbs_128gbs/12 ", "x"),
-        ("(RayTrainWorker pid=4711) ", "x"), ("(RayTrainWorker pid=4711, ip=10.0.0.7) ", "x"), ("(pid=4711) ", "x"),
-        ("(train, pid=4711) ", "x"), ("(worker1, rank=1, pid=4711, ip=10.0.0.7) [default0]:", "x"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("prefix", "text"), [
+    ("", "iteration 1"), ("", "    indented"), ("[default3]:", " iteration"), ("[trainer0]:", "x"),
+    ("[rank0]: ", "RuntimeError: NCCL error in: x"), ("0: ", "iteration"), ("  13: ", "  iteration"),
+    ("[1,0]<stdout>:", "x"), ("[prterun-node1-77@1,12]<stderr>: ", "x"), ("vm-07-14: ", "Epoch: 0, Step: 1"),
+    ("10.0.0.7: ", "x"), ("node1.cluster.example: ", "x"), ("DGX-A100-3: ", "x"), ("localhost: ", "x"),
+    ("titan: ", "x"), ("node1: 0: [default3]:[rank3]: ", "x"),
+    ("i.finetune/0 ", "Training epoch 0, iteration 0/99"),
+    ("ining-demo/0 [default0]:", "Training epoch 0, iteration 0/99"), ("mbs_128gbs/12 ", "x"),
+    ("(RayTrainWorker pid=4711) ", "x"), ("(RayTrainWorker pid=4711, ip=10.0.0.7) ", "x"), ("(pid=4711) ", "x"),
+    ("(train, pid=4711) ", "x"), ("(worker1, rank=1, pid=4711, ip=10.0.0.7) [default0]:", "x"),
+])  # fmt: skip
 def test_prefixes(prefix: str, text: str) -> None:
     """What launchers put before a line is taken off, several of them at once, and tells the source."""
     assert split_prefix(prefix + text) == (prefix.strip(), text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Throughput: 943.4550 samples/sec", "Epoch: 0, Step: 10, Rank: 0, loss = 1.0", "ppl: 29.2, loss: 3.4",
-        "loss: 3", "RuntimeError: CUDA error", "torch.OutOfMemoryError: CUDA out of memory.",
-        "urllib3.exceptions.MaxRetryError: refused", "srun: error: node1: task 3: Killed",
-        "slurmstepd: error: *** STEP 3.0 ON node1 CANCELLED AT 2026-11-21T08:00:00 DUE TO TIME LIMIT ***",
-        "2026-11-21 02:58:47 | INFO | train_inner | {}", "[2026-11-21 02:58:47] iteration",
-        "[Rank 0] (after 1 iterations)", "[after training is done] datetime: 2026",
-        "BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026", "INFO:megatron.core.timers:(min, max)",
-        "vm:123:456 [0] NCCL INFO", "3/10 [00:31<00:00,  1.27it/s]", "16/16 processes", "(after 10 iterations) memory",
-        "(min, max) time across ranks (ms):",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "Throughput: 943.4550 samples/sec", "Epoch: 0, Step: 10, Rank: 0, loss = 1.0", "ppl: 29.2, loss: 3.4",
+    "loss: 3", "RuntimeError: CUDA error", "torch.OutOfMemoryError: CUDA out of memory.",
+    "urllib3.exceptions.MaxRetryError: refused", "srun: error: node1: task 3: Killed",
+    "slurmstepd: error: *** STEP 3.0 ON node1 CANCELLED AT 2026-11-21T08:00:00 DUE TO TIME LIMIT ***",
+    "2026-11-21 02:58:47 | INFO | train_inner | {}", "[2026-11-21 02:58:47] iteration",
+    "[Rank 0] (after 1 iterations)", "[after training is done] datetime: 2026",
+    "BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026", "INFO:megatron.core.timers:(min, max)",
+    "vm:123:456 [0] NCCL INFO", "3/10 [00:31<00:00,  1.27it/s]", "16/16 processes", "(after 10 iterations) memory",
+    "(min, max) time across ranks (ms):",
+])  # fmt: skip
 def test_what_looks_like_a_prefix(text: str) -> None:
     assert split_prefix(text) == ("", text)
 
@@ -68,10 +62,9 @@ def test_a_time_before_each_line_tells_no_rank_apart(stamp: str) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 1 << 20])
-@given(
-    content=st.lists(st.sampled_from([b"iteration", b"it", b"x" * 30, b"\n", b"\r", b"\0", b"3: ", b"err"])),
-    needles=st.lists(st.sampled_from([b"iteration", b"err", b"none", b"x"]), min_size=1),
-)
+@given(content=st.lists(
+    st.sampled_from([b"iteration", b"it", b"x" * 30, b"\n", b"\r", b"\0", b"3: ", b"err"]),
+), needles=st.lists(st.sampled_from([b"iteration", b"err", b"none", b"x"]), min_size=1))  # fmt: skip
 def test_only_the_lines_that_hold_a_needle(block: int, content: list[bytes], needles: list[bytes]) -> None:
     data = b"".join(content)
     with mock.patch.object(lines, "_BLOCK", block):

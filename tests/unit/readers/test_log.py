@@ -1,5 +1,7 @@
-"""What a log says as a whole, by a dialect made for this."""
+"""What a log says as a whole, by a dialect made for this; a log without end takes little memory."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -90,18 +92,15 @@ def test_everything_that_can_be_said(read: Read) -> None:
     assert read(parse, "every 10").log_interval is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (["step 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 1), (3, 1)]),
-        (["step 10 1", "step 20 1"], [(10, 10), (20, 10)]),
-        (["step 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 9), (20, 10)]),
-        (["first 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 10), (20, 10)]),
-        (["first 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 2), (3, 1)]),
-        (["step 110 1", "step 120 1"], [(110, 10), (120, 10)]),
-        (["step 10 1"], [(10, 10)]),
-    ],
-)
+@pytest.mark.parametrize(("lines", "expected"), [
+    (["step 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 1), (3, 1)]),
+    (["step 10 1", "step 20 1"], [(10, 10), (20, 10)]),
+    (["step 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 9), (20, 10)]),
+    (["first 1 1", "step 10 1", "step 20 1"], [(1, 1), (10, 10), (20, 10)]),
+    (["first 1 1", "step 2 1", "step 3 1"], [(1, 1), (2, 2), (3, 1)]),
+    (["step 110 1", "step 120 1"], [(110, 10), (120, 10)]),
+    (["step 10 1"], [(10, 10)]),
+])  # fmt: skip
 def test_intervals(read: Read, lines: list[str], expected: list[tuple[int, int]]) -> None:
     """A line is the mean since the line before it, also where the log starts in the middle of a run."""
     assert intervals(read(parse, "\n".join(lines) + "\n")) == expected
@@ -209,21 +208,17 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     assert last_words(path) == "b"
 
 
-@pytest.mark.parametrize(
-    ("lines", "failure"),
-    [
-        (["ValueError: first", "KeyError: then"], "ValueError: first"),
-        (["ChildFailedError: ", "ValueError: why", "KeyError: later"], "ValueError: why"),
-        (["RuntimeError: [pair.cc:553] Connection closed by peer",
-          "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
-          "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "],
-         "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "failure"), [
+    (["ValueError: first", "KeyError: then"], "ValueError: first"),
+    (["ChildFailedError: ", "ValueError: why", "KeyError: later"], "ValueError: why"),
+    (["RuntimeError: [pair.cc:553] Connection closed by peer",
+      "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)",
+      "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "],
+     "E1121 08:13:43.0 6973 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"),
+])  # fmt: skip
 def test_the_failure_is_the_one_nearest_to_the_cause(read: Read, lines: list[str], failure: str) -> None:
     """Words of launchers, and of ranks whose peer is gone, are effects, whichever is printed first."""
-    series = read(lambda text: [Failed(text)], "\n".join([*lines, ""]))
-    assert series.failure == failure
+    assert read(lambda text: [Failed(text)], "\n".join([*lines, ""])).failure == failure
 
 
 FAILED = [
@@ -295,3 +290,48 @@ def test_a_name_with_a_control_character_is_damage(read: Read) -> None:
 
     series = read(named, "lr=1\nl\x07r=2\n\x9b31mlr=3\n")
     assert ([step.step for step in series.steps], series.totals, series.unread) == ([1], {"lr": 2.0}, 2)
+
+
+# Address space on top of the imports: less than the file, and less than a tenth of the size that it claims.
+ROOM = 64 << 20
+SIZE = 192 << 20
+READ = """
+import resource, sys
+from pathlib import Path
+from pytest_llmbench.cluster.jobs import _tail
+from pytest_llmbench.engines.base import BatchLog
+from pytest_llmbench.engines.deepspeed_chat import eval_batch
+from pytest_llmbench.readers.log import READERS
+from pytest_llmbench.readers.log import last_step, last_words, read_log
+from pytest_llmbench.readers.steps.progress import last_step as last_of_steps
+from pytest_llmbench.readers.steps.step_log import read_steps
+
+folder = Path(sys.argv[1])
+readers = [READERS.load(name) for name in sys.argv[3:]]
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, 2 * (pages * resource.getpagesize() + int(sys.argv[2]),))
+log = folder / "steps" / "rank-00000.jsonl"
+for reader in readers:
+    series = read_log([log], reader.dialect(), reader.claims, reader.needles)
+    assert series.steps == (), series.steps
+    last_step(log, reader.dialect())
+    last_words(log)
+eval_batch.evaluate([BatchLog(path=log, hosts=())], 1.0)
+assert len(_tail(log)) <= 1 << 16
+steps = read_steps(folder)
+assert steps.steps == () and len(steps.unreadable) == 1
+last_of_steps(folder)
+"""
+
+
+@pytest.mark.parametrize(("of", "reader"), [(b"", "megatron_lm"), (b"x", "metaseq"), (b"{", "nemo"), (b" ", "metaseq")])
+def test_a_line_without_end_takes_little_memory(of: bytes, reader: str, tmp_path: Path) -> None:
+    log = tmp_path / "steps" / "rank-00000.jsonl"
+    log.parent.mkdir()
+    with log.open("wb") as file:
+        for _ in range(SIZE >> 20 if of else 0):
+            file.write(of * (1 << 20))
+        file.truncate(SIZE)
+    command = [sys.executable, "-c", READ, str(tmp_path), str(ROOM), reader]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

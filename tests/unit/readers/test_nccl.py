@@ -57,14 +57,11 @@ def test_the_largest_message_names_the_algorithm() -> None:
     assert log.algorithms["AllReduce"].value == "RING/SIMPLE"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Channel 00/0 : 0[0] -> 1[1] via", "Channel 00/0 : 0[0] -> 1[1] via SH",
-        "Channel 00/0 : 0[0] -> 1[1] via NET/Sock", "Channel 00/0 : 0[0] -> 1[1] via XYZ/4",
-        "Channel 00/0 : 0[0] -", "NVLS multicast supp", "CollNet 0/0 : 3 via",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "Channel 00/0 : 0[0] -> 1[1] via", "Channel 00/0 : 0[0] -> 1[1] via SH",
+    "Channel 00/0 : 0[0] -> 1[1] via NET/Sock", "Channel 00/0 : 0[0] -> 1[1] via XYZ/4",
+    "Channel 00/0 : 0[0] -", "NVLS multicast supp", "CollNet 0/0 : 3 via",
+])  # fmt: skip
 def test_a_damaged_line_is_counted(text: str) -> None:
     log = one(text)
     assert (log.unread, log.unread_line, log.links, dict(log.facts)) == (1, HEAD + text, (), {})
@@ -130,12 +127,10 @@ def test_condensed_lines_say_the_same() -> None:
         assert again.unread
 
 
-@given(
-    st.lists(
-        st.one_of(st.text(max_size=80), st.sampled_from([*WAYS, *FACTS, *OTHERS]).map(lambda text: HEAD + text)),
-        max_size=8,
-    )
-)
+@given(st.lists(
+    st.one_of(st.text(max_size=80), st.sampled_from([*WAYS, *FACTS, *OTHERS]).map(lambda text: HEAD + text)),
+    max_size=8,
+))  # fmt: skip
 def test_any_text_is_read(text: list[str]) -> None:
     for log in read_nccl(text).values():
         assert log.unread <= log.lines

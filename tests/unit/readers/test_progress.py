@@ -37,13 +37,10 @@ def test_before_its_first_step_a_run_has_no_progress(tmp_path: Path) -> None:
     assert last_step(tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    "after",
-    [
-        b"", step(4)[:-1], step(4)[:20] + b"\n", b"garbage\n", b'{"event": "step"}\n', b"[" * 5000 + b"\n",
-        EndEvent(steps=3, time=1.7e9).line(), FailureEvent(error="\N{PILE OF POO}" * 2000, time=1.0).line(),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("after", [
+    b"", step(4)[:-1], step(4)[:20] + b"\n", b"garbage\n", b'{"event": "step"}\n', b"[" * 5000 + b"\n",
+    EndEvent(steps=3, time=1.7e9).line(), FailureEvent(error="\N{PILE OF POO}" * 2000, time=1.0).line(),
+])  # fmt: skip
 def test_progress_is_the_last_whole_step(tmp_path: Path, after: bytes) -> None:
     write_log(tmp_path, b"".join(step(number % 3 + 1) for number in range(3000)) + after)
     assert last_step(tmp_path) == Progress(step=3, seconds=0.5)
@@ -82,29 +79,26 @@ def test_positions_follow_the_order_of_time() -> None:
     assert len(set(positions)) == len(positions)
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ([], "no rank said where it stands"),
-        (["0 start 0"], "all 1 ranks stand in start of step 0"),
-        (["3 backward 2"] * 2, "all 2 ranks stand in backward of step 3, micro batch 2"),
-        (["3 backward 1", "3 forward 1"],
-         "rank 1 stands in forward of step 3, micro batch 1, while others wait in backward of step 3, micro batch 1"),
-        (["3 forward 4", "3 backward 3"],
-         "rank 1 stands in backward of step 3, micro batch 3, while others wait in forward of step 3, micro batch 4"),
-        (["3 optimizer 0", "3 backward 4"],
-         "rank 1 stands in backward of step 3, micro batch 4, while others wait in optimizer of step 3"),
-        (["4 data 1", "3 optimizer 0"],
-         "rank 1 stands in optimizer of step 3, while others wait in data of step 4, micro batch 1"),
+@pytest.mark.parametrize(("lines", "told"), [
+    ([], "no rank said where it stands"),
+    (["0 start 0"], "all 1 ranks stand in start of step 0"),
+    (["3 backward 2"] * 2, "all 2 ranks stand in backward of step 3, micro batch 2"),
+    (["3 backward 1", "3 forward 1"],
+     "rank 1 stands in forward of step 3, micro batch 1, while others wait in backward of step 3, micro batch 1"),
+    (["3 forward 4", "3 backward 3"],
+     "rank 1 stands in backward of step 3, micro batch 3, while others wait in forward of step 3, micro batch 4"),
+    (["3 optimizer 0", "3 backward 4"],
+     "rank 1 stands in backward of step 3, micro batch 4, while others wait in optimizer of step 3"),
+    (["4 data 1", "3 optimizer 0"],
+     "rank 1 stands in optimizer of step 3, while others wait in data of step 4, micro batch 1"),
+    (
+        ["1 forward 1"] * 10 + ["2 data 1"],
         (
-            ["1 forward 1"] * 10 + ["2 data 1"],
-            (
-                "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more stand in forward of step 1, micro batch 1, "
-                "while others wait in data of step 2, micro batch 1"
-            ),
+            "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more stand in forward of step 1, micro batch 1, "
+            "while others wait in data of step 2, micro batch 1"
         ),
-    ],
-)  # fmt: skip
+    ),
+])  # fmt: skip
 def test_those_behind_are_named(tmp_path: Path, lines: list[str], told: str) -> None:
     stand(tmp_path, *lines)
     assert laggards(tmp_path) == told

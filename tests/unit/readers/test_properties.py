@@ -1,6 +1,8 @@
-"""What holds for every dialect: whatever carries a log, its numbers are the same, and none is made up."""
+"""What holds for every dialect: whatever carries a log, its numbers are the same; and inputs that people reported."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +18,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.readers.items import Item, Needles, Parse, StepLine, Unreadable
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.patterns import FAILURES
-from tests.support.samples import middle_left_out, readable
+from tests.support.samples import middle_left_out, readable, sample
 
 Read = Callable[..., StepSeries]
 Sample = Callable[[str], Path]
@@ -247,12 +249,10 @@ FAILING = [
 
 
 @pytest.mark.parametrize("name", LOGS)
-@given(
-    failing=st.lists(
-        st.tuples(st.integers(0, 5000), st.sampled_from(FAILING), st.sampled_from([b"\n", b"\r\n", b""])), max_size=6
-    ),
-    completed=st.booleans(),
-)
+@given(failing=st.lists(
+    st.tuples(st.integers(0, 5000), st.sampled_from(FAILING), st.sampled_from([b"\n", b"\r\n", b""])),
+    max_size=6,
+), completed=st.booleans())  # fmt: skip
 def test_words_of_failures_may_be_searched_for_afterwards(
     read: Read, name: str, failing: list[tuple[int, bytes, bytes]], *, completed: bool
 ) -> None:
@@ -362,3 +362,17 @@ def test_samples_that_are_cut_off(read: Read, sample: Sample, name: str, file: s
         part = read(dialect(name), content[:end])
         assert_part_of(part.steps, whole.steps)
         assert_no_other_words(part, whole)
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_case_from_the_field_is_right() -> None:
+    """Readers, checks of GPUs, words of Slurm, and replays; plugins that call tests again have a test of their own."""
+    done = subprocess.run(
+        [sys.executable, sample("field_2026_11/check.py"), ROOT], capture_output=True, text=True, check=False,
+        timeout=300, cwd="/",
+    )  # fmt: skip
+    *cases, total = done.stdout.splitlines()
+    assert [case for case in cases if not case.startswith(("right ", "not run reruns "))] == [], done.stderr
+    assert total == "23 of 23 right"

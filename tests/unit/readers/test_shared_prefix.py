@@ -129,14 +129,10 @@ def assert_the_same(other: StepSeries, plain: StepSeries) -> None:
     assert (other.completed or "").endswith(plain.completed)
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [], ["iteration 1", "iteration 2"],
-        ["loading", "using world size: 2", "iteration 1", "done", "saving model", "bye"], ["[a] x"] * 3 + ["x"] * 3,
-    ],
-    ids=["empty", "short", "no two alike", "half of the lines"],
-)  # fmt: skip
+@pytest.mark.parametrize("lines", [
+    [], ["iteration 1", "iteration 2"],
+    ["loading", "using world size: 2", "iteration 1", "done", "saving model", "bye"], ["[a] x"] * 3 + ["x"] * 3,
+], ids=["empty", "short", "no two alike", "half of the lines"])  # fmt: skip
 def test_no_prefix(lines: list[str]) -> None:
     """Lines that begin in ways of their own have none."""
     assert not find_shared_prefix(lines).ends

@@ -97,17 +97,14 @@ def test_a_summary_of_very_many_tests_is_short() -> None:
         assert part in text, part
 
 
-@pytest.mark.parametrize(
-    ("name", "properties", "lasts"),
-    [
-        ("test_fit[limits-slot3]", {"check": "limits", "slot": "3", "hosts": "n5"}, "test_fit[limits-n5]"),
-        ("test_fit[a-limits-slot3-b]", {"check": "limits", "slot": "3", "hosts": "n5"}, "test_fit[a-limits-n5-b]"),
-        ("test_fit[limits-slot31]", {"check": "limits", "slot": "3", "hosts": "n5"}, "test_fit[limits-slot31]"),
-        ("test_fit[limits-slot3]", {"check": "limits", "slot": "3", "hosts": ""}, "test_fit[limits-slot3]"),
-        ("test_fit[limits]", {"check": "limits", "slot": "", "hosts": ""}, "test_fit[limits]"),
-        ("test_it[tiny-slot3]", {"run": "tiny"}, "test_it[tiny-slot3]"),
-    ],
-)
+@pytest.mark.parametrize(("name", "properties", "lasts"), [
+    ("test_fit[limits-slot3]", {"check": "limits", "slot": "3", "hosts": "n5"}, "test_fit[limits-n5]"),
+    ("test_fit[a-limits-slot3-b]", {"check": "limits", "slot": "3", "hosts": "n5"}, "test_fit[a-limits-n5-b]"),
+    ("test_fit[limits-slot31]", {"check": "limits", "slot": "3", "hosts": "n5"}, "test_fit[limits-slot31]"),
+    ("test_fit[limits-slot3]", {"check": "limits", "slot": "3", "hosts": ""}, "test_fit[limits-slot3]"),
+    ("test_fit[limits]", {"check": "limits", "slot": "", "hosts": ""}, "test_fit[limits]"),
+    ("test_it[tiny-slot3]", {"run": "tiny"}, "test_it[tiny-slot3]"),
+])  # fmt: skip
 def test_the_name_of_a_case_lasts(name: str, properties: dict[str, str], lasts: str) -> None:
     assert lasting_name(name, properties) == lasts
 

@@ -177,11 +177,9 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "a number": (RECORD, lambda d: d["metrics"]["throughput"].update(value=9e9), r"metrics\.throughput\.value"),
     "a fact": (RECORD, lambda d: d.update(system="x"), "journal: the record of this run was another one"),
     "a system": (RECORD, lambda d: d.update(system="x"), "system.json: its system is here, in the record x"),
-    "a judged number": (
-        RECORD,
-        lambda d: d["judgements"][1].update(value=9e9, measured="9000000000.0 words/s", high=9e9),
-        r"tiny-fast\]: it judged 9000000000.0 words/s, and throughput is 27822",
-    ),
+    "a judged number": (RECORD,
+                        lambda d: d["judgements"][1].update(value=9e9, measured="9000000000.0 words/s", high=9e9),
+                        r"tiny-fast\]: it judged 9000000000.0 words/s, and throughput is 27822"),
     "a lower bound": (RECORD, lambda d: d["judgements"][1].update(at_least=1.0), r"at_least: 1\.0, but .*threshold is"),
     "the words of a number": (RECORD, lambda d: d["judgements"][2].update(measured="9 nat"), "measured is 9 nat"),
     "fewer steps": (RECORD, lambda d: d["recipe"].update(steps=20), "session.json: .*steps: 24, in the record 20"),
@@ -201,35 +199,23 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "a live verdict": ("live.json", lambda d: d["tasks"][0].update(verdict="FAIL"), "live.json: verdict: it has FAIL"),
     "a row": ("verdicts.json", lambda d: d["tests"][1].update(value=9e9), r"verdicts.json: .*: value: it has 9"),
     "logs elsewhere": (RECORD, lambda d: d.update(replayed="/x"), "replayed: /x, but cluster is local"),
-    "logs here": (
-        RECORD,
-        lambda d: d.update(replayed="/x"),
-        "session.json: its logs are None, and the record has .* /x",
-    ),
+    "logs here": (RECORD, lambda d: d.update(replayed="/x"),
+                  "session.json: its logs are None, and the record has .* /x"),
     "nothing": (RECORD, lambda d: d.update(steps=[], metrics={}), "problem: None, but the run has no steps"),
     "no token": (RECORD, lambda d: d.pop("run_token"), "run_token: it has llmbench:.*, the record None"),
     "a fault": (TASK, lambda d: d.update(simulate={"name": "nan", "step": 5}), "it has nan@5, the record None"),
     "no fault": (RECORD, lambda d: d.update(simulated="die@5"), "simulated: it has None, the record die@5"),
     "a limit": (RECORD, lambda d: d.update(cut_off="ended at its time limit of 00:05:00"), "cut_off: .*end is steps"),
     "a short limit": (RECORD, cut_off, r"cut_off: ended .* of 00:05:00, but .* is time_limit, and it took 3\.06"),
-    "no launch": (
-        RECORD,
-        lambda d: d.update(superseded=["job_lost: x"] * 2),
-        "journal: it has 1 launches of this run, and the record 3",
-    ),
-    "a row's fault": (
-        "verdicts.json",
-        lambda d: d["tests"][0].update(simulated="nan@5"),
-        "it has nan@5, the record None",
-    ),
-    "a maker": (
-        "verdicts.json",
-        lambda d: d["facts"].update(llmbench_version="1"),
-        "version: it has 1, the record None",
-    ),
+    "no launch": (RECORD, lambda d: d.update(superseded=["job_lost: x"] * 2),
+                  "journal: it has 1 launches of this run, and the record 3"),
+    "a row's fault": ("verdicts.json", lambda d: d["tests"][0].update(simulated="nan@5"),
+                      "it has nan@5, the record None"),
+    "a maker": ("verdicts.json", lambda d: d["facts"].update(llmbench_version="1"),
+                "version: it has 1, the record None"),
     "a verdict twice": (RECORD, lambda d: d["judgements"].append(d["judgements"][0]), "judgements: .*learns. has 2"),
     "a plan": ("session.json", lambda d: d["runs"][0].update(key="x"), "session.json: it does not have this run"),
-}
+}  # fmt: skip
 EDITS = {
     **{name: (plain(path, change), words) for name, (path, change, words) in CHANGES.items()},
     "no beginning": (without("began"), "journal: it lacks the line `began`"),
@@ -244,14 +230,20 @@ EDITS = {
     "a strike": (struck, "simulated: it has nan@5, the record None"),
     "an attempt": (attempt(before=True), "superseded: 22359: .* not in superseded: job_node_fail: n1 failed"),
     "a lost node": (attempt(before=True, lost_nodes=["n1"]), "this attempt lost n1, which is not in lost_nodes"),
-    "a node to avoid": (
-        attempt(before=True, lost_nodes=["n1"]),
-        "n1 was lost under tiny before, and is not in avoided_nodes",
-    ),
+    "a node to avoid": (attempt(before=True, lost_nodes=["n1"]),
+                        "n1 was lost under tiny before, and is not in avoided_nodes"),
     "a fault asked": (asked_for_a_fault, "made_by.command: .*--llmbench-simulate=tcp, but simulated is None"),
+    "a check less": (
+        plain("session.json", lambda plan: plan.update(checks=["memory"])),
+        "journal: it has disk, which session.json lacks",
+    ),
+    "a test less": (
+        plain("session.json", lambda plan: plan["tests"].pop()),
+        r"journal: it has test_user.py::test_own\[tiny\], which session.json lacks",
+    ),
     "nobody": (changed("began", session=RECORDED.name), "journal: it says who began .* and the record not who made it"),
     "3 GiB": (lambda session: os.truncate(session / "journal", 3 << 30), "journal: it is damaged"),
-}
+}  # fmt: skip
 
 
 def test_an_honest_session_agrees(session: Path) -> None:

@@ -48,11 +48,9 @@ def evidence(gpus: int, last_s: float, kind: Kind, rates: tuple[float, ...] = (1
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("gpus", "last_s", "kind", "implausible"),
-    [(1, 0.01, "ranks", False), (1, 1e-4, "ranks", True), (0, 1e-4, "ranks", False), (1, 1e-4, "command", False)],
-    ids=["steady", "a GPU of ours", "a CPU", "a framework's clock"],
-)
+@pytest.mark.parametrize(("gpus", "last_s", "kind", "implausible"), [
+    (1, 0.01, "ranks", False), (1, 1e-4, "ranks", True), (0, 1e-4, "ranks", False), (1, 1e-4, "command", False),
+], ids=["steady", "a GPU of ours", "a CPU", "a framework's clock"])  # fmt: skip
 def test_a_single_step_is_held_against_the_hardware_where_its_clock_is_the_gpus(
     gpus: int, last_s: float, kind: Kind, implausible: bool
 ) -> None:

@@ -42,16 +42,13 @@ def foreseen(recipe: Recipe, where: Settings) -> tuple[str, str, str]:
     return tuple("\n".join(of(recipe, where)) for of in (refusals, doubts, numbers))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(
-    ("system", "nodes", "cannot", "doubt"),
-    [
-        (H100, 1, "take 325 GiB of each GPU on 1 node × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
-        (H100, 2, "take 163 GiB of each GPU on 2 nodes × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
-        (H100, 8, "", ""), (H100, 128, "", ""),
-        (GB200, 4, "", "about 189 GiB of each GPU's 186 GiB are expected to be in use, more than 90 %"),
-        (GB200, 16, "", ""), (GB200, 18, "", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("system", "nodes", "cannot", "doubt"), [
+    (H100, 1, "take 325 GiB of each GPU on 1 node × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
+    (H100, 2, "take 163 GiB of each GPU on 2 nodes × 8 GPUs, and H100 80GB HBM3 has 80 GiB: it fits on 8", ""),
+    (H100, 8, "", ""), (H100, 128, "", ""),
+    (GB200, 4, "", "about 189 GiB of each GPU's 186 GiB are expected to be in use, more than 90 %"),
+    (GB200, 16, "", ""), (GB200, 18, "", ""),
+])  # fmt: skip
 def test_175b_is_worked_out_by_hand(system: str, nodes: int, cannot: str, doubt: str) -> None:
     """50 steps of 1024 sequences of 2048 tokens, one in a micro batch, with all state split over all GPUs."""
     h, layers, length, vocabulary = 12288, 96, 2048, 51196
@@ -120,24 +117,21 @@ FULL = {"sharding": "full", "activation_checkpointing": "full"}
 
 
 # GB that torch had allocated at most: docs/measurements, memory of trainings on H200; and bytes of its other records.
-@pytest.mark.parametrize(
-    ("engine", "gpus", "shape", "micro", "batch", "layout", "dropout", "measured"),
-    [
-        ("torch", 2, (8, 5120, 40), 2, 16, FULL, 0.1, 27.28),
-        ("torch", 2, (4, 8192, 64), 1, 16, FULL, 0.1, 39.43),
-        ("torch", 2, (2, 12288, 96), 1, 4, FULL, 0.1, 51.76),
-        ("torch", 2, (16, 4096, 32), 2, 8, {"sharding": "full"}, 0.1, 37.62),
-        ("torch", 2, (32, 2560, 32), 4, 64, FULL, 0.1, 25.28),
-        ("torch", 2, (24, 2048, 32), 8, 64, {"sharding": "gradients"}, 0.1, 38.96),
-        ("torch", 2, (24, 2048, 32), 4, 32, {}, 0.1, 42.93),
-        ("torch", 2, (12, 768, 12), 16, 128, {}, 0.1, 13.51),
-        ("torch", 1, (24, 2048, 32), 8, 8, {}, 0.0, 39.77),
-        ("torch", 1, (12, 768, 12), 32, 32, {}, 0.0, 16.4 * GIB / 1e9),
-        ("megatron_core", 1, (24, 2048, 32), 8, 8, {}, 0.0, 44.9 * GIB / 1e9),
-        ("megatron_core", 1, (12, 768, 12), 32, 32, {}, 0.0, 34.3 * GIB / 1e9),
-        ("megatron_core", 4, (40, 5120, 40), 1, 8, {"tensor": 4, "sequence": True}, 0.0, 59 * GIB / 1e9),
-    ],
-)
+@pytest.mark.parametrize(("engine", "gpus", "shape", "micro", "batch", "layout", "dropout", "measured"), [
+    ("torch", 2, (8, 5120, 40), 2, 16, FULL, 0.1, 27.28),
+    ("torch", 2, (4, 8192, 64), 1, 16, FULL, 0.1, 39.43),
+    ("torch", 2, (2, 12288, 96), 1, 4, FULL, 0.1, 51.76),
+    ("torch", 2, (16, 4096, 32), 2, 8, {"sharding": "full"}, 0.1, 37.62),
+    ("torch", 2, (32, 2560, 32), 4, 64, FULL, 0.1, 25.28),
+    ("torch", 2, (24, 2048, 32), 8, 64, {"sharding": "gradients"}, 0.1, 38.96),
+    ("torch", 2, (24, 2048, 32), 4, 32, {}, 0.1, 42.93),
+    ("torch", 2, (12, 768, 12), 16, 128, {}, 0.1, 13.51),
+    ("torch", 1, (24, 2048, 32), 8, 8, {}, 0.0, 39.77),
+    ("torch", 1, (12, 768, 12), 32, 32, {}, 0.0, 16.4 * GIB / 1e9),
+    ("megatron_core", 1, (24, 2048, 32), 8, 8, {}, 0.0, 44.9 * GIB / 1e9),
+    ("megatron_core", 1, (12, 768, 12), 32, 32, {}, 0.0, 34.3 * GIB / 1e9),
+    ("megatron_core", 4, (40, 5120, 40), 1, 8, {"tensor": 4, "sequence": True}, 0.0, 59 * GIB / 1e9),
+])  # fmt: skip
 def test_what_was_measured_is_foreseen(
     engine: str, gpus: int, shape: tuple[int, int, int], micro: int, batch: int, layout: Any, dropout: float,
     measured: float,
@@ -240,14 +234,11 @@ def test_every_shipped_recipe_may_run_where_it_was_published(system: str) -> Non
     assert doubted <= tight
 
 
-@pytest.mark.parametrize(
-    ("minutes", "changes", "cannot", "doubt"),
-    [
-        (29, {}, "its 50 steps take at least 29.3 min at the published peak of 64 × H100", ""),
-        (30, {}, "", "it is expected to take 74.3 min, and its time limit is 30 min: give --time 93"), (75, {}, "", ""),
-        (1, {"end": "time_limit"}, "", ""), (1, {"scale": "smoke"}, "", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("minutes", "changes", "cannot", "doubt"), [
+    (29, {}, "its 50 steps take at least 29.3 min at the published peak of 64 × H100", ""),
+    (30, {}, "", "it is expected to take 74.3 min, and its time limit is 30 min: give --time 93"), (75, {}, "", ""),
+    (1, {"end": "time_limit"}, "", ""), (1, {"scale": "smoke"}, "", ""),
+])  # fmt: skip
 def test_a_limit_is_held_against_the_peak(minutes: int, changes: Any, cannot: str, doubt: str) -> None:
     recipe = SHIPPED["opt175b"].model_copy(update=changes)
     refused, doubted, _ = foreseen(recipe, settings(H100, nodes=8, time_min=minutes))
@@ -255,10 +246,9 @@ def test_a_limit_is_held_against_the_peak(minutes: int, changes: Any, cannot: st
     assert (bool(refused), bool(doubted)) == (bool(cannot), bool(doubt))
 
 
-@pytest.mark.parametrize(
-    ("system", "nodes", "tensor", "warns"),
-    [(H100, 2, 16, True), (H100, 2, 8, False), (H100, 2, 3, True), (H100, 1, 3, False), (GB200, 2, 8, False)],
-)
+@pytest.mark.parametrize(("system", "nodes", "tensor", "warns"), [
+    (H100, 2, 16, True), (H100, 2, 8, False), (H100, 2, 3, True), (H100, 1, 3, False), (GB200, 2, 8, False),
+])  # fmt: skip
 def test_tensor_parallelism_over_the_network_is_a_warning(system: str, nodes: int, tensor: int, *, warns: bool) -> None:
     """But for racks, whose nodes NVLink joins."""
     recipe = small_recipe({"engine": "megatron_core", "parallelism": {"tensor": tensor}})
@@ -276,27 +266,19 @@ def bound(**machine: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, ""),
-        ({"gpu": {"peak_tflops": {"bf16": 1978.9}}}, "bf16: 1978.9 is 2 times what is published of H100 (dense)"),
-        ({"gpu": {"peak_tflops": {"bf16": 98.94}}}, "98.94 is 0.1 times"),
-        ({"gpu": {"memory_gib": 800}}, "memory_gib: 800 is 8.51 times"),
-        ({"gpu": {"model": "Unknown 1"}}, ""),
-        ({"references": {"r": bound(gpu="H100")}}, ""),
-        ({"references": {"r": bound(gpu="H100 80GB HBM3")}}, ""),
-        (
-            {"references": {"r": bound(gpu="H200")}},
-            "references: r: b is for H200, at best a floor on other GPUs: this is system x with H100",
-        ),
-        ({"references": {"r": bound(system="other")}}, "b is for system other, and never applies"),
-        (
-            {"validation": {"gemm": {"references": bound(gpu="A100")}}},
-            "validation: gemm: b is for A100, and never applies",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({}, ""),
+    ({"gpu": {"peak_tflops": {"bf16": 1978.9}}}, "bf16: 1978.9 is 2 times what is published of H100 (dense)"),
+    ({"gpu": {"peak_tflops": {"bf16": 98.94}}}, "98.94 is 0.1 times"),
+    ({"gpu": {"memory_gib": 800}}, "memory_gib: 800 is 8.51 times"),
+    ({"gpu": {"model": "Unknown 1"}}, ""),
+    ({"references": {"r": bound(gpu="H100")}}, ""),
+    ({"references": {"r": bound(gpu="H100 80GB HBM3")}}, ""),
+    ({"references": {"r": bound(gpu="H200")}},
+     "references: r: b is for H200, at best a floor on other GPUs: this is system x with H100"),
+    ({"references": {"r": bound(system="other")}}, "b is for system other, and never applies"),
+    ({"validation": {"gemm": {"references": bound(gpu="A100")}}}, "validation: gemm: b is for A100, and never applies"),
+])  # fmt: skip
 def test_a_system_that_contradicts_itself_is_named(changes: Any, words: str) -> None:
     said = "\n".join(
         contradictions(validate(System, merge({"name": "x", "cluster": "slurm", "gpu": GPU}, changes), "x"))
@@ -341,19 +323,16 @@ PHYSICS, ELSE = "physics, where the nodes show what their hardware is", "not for
 NODE, PAIR = "node (busbw_8GiB >= 440 GB/s)", "pair (busbw_8GiB >= 430 GB/s) (a floor)"
 
 
-@pytest.mark.parametrize(
-    ("check", "nodes", "how", "said"),
-    [
-        ("all_reduce", 1, {}, f"judged: {NODE}; {PHYSICS}\n{ELSE} (1 node × 8 GPUs, scale full): pair (for"),
-        ("all_reduce", 2, {}, f"judged: {PAIR}; {PHYSICS}\n{ELSE} (2 nodes × 8 GPUs, scale full): node (for"),
-        ("all_reduce", 16, {}, f"judged: {PHYSICS}\n{ELSE} (16 nodes × 8 GPUs, scale full): node"),
-        ("pairs", 16, {}, f"judged: pair (pair_busbw >= 430 GB/s); {PHYSICS}"),
-        ("pairs", 16, {"scale": "smoke"}, "judged: by nothing: a PASS will show that it works, not how fast\nnot for"),
-        ("gemm", 1, {"gpus_per_node": 0}, "judged: by nothing"),
-        ("host_device_bandwidth", 1, {}, f"judged: copy (host_to_device >= 52 GB/s); {PHYSICS}"),
-        ("limits", 1, {}, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("check", "nodes", "how", "said"), [
+    ("all_reduce", 1, {}, f"judged: {NODE}; {PHYSICS}\n{ELSE} (1 node × 8 GPUs, scale full): pair (for"),
+    ("all_reduce", 2, {}, f"judged: {PAIR}; {PHYSICS}\n{ELSE} (2 nodes × 8 GPUs, scale full): node (for"),
+    ("all_reduce", 16, {}, f"judged: {PHYSICS}\n{ELSE} (16 nodes × 8 GPUs, scale full): node"),
+    ("pairs", 16, {}, f"judged: pair (pair_busbw >= 430 GB/s); {PHYSICS}"),
+    ("pairs", 16, {"scale": "smoke"}, "judged: by nothing: a PASS will show that it works, not how fast\nnot for"),
+    ("gemm", 1, {"gpus_per_node": 0}, "judged: by nothing"),
+    ("host_device_bandwidth", 1, {}, f"judged: copy (host_to_device >= 52 GB/s); {PHYSICS}"),
+    ("limits", 1, {}, ""),
+])  # fmt: skip
 def test_a_plan_says_what_judges_a_check(check: str, nodes: int, how: Any, said: str) -> None:
     bounds = {name: {"references": references} for name, references in JUDGED.items()}
     facts = {"name": "x", "cluster": "slurm", "gpus_per_node": 8, "gpu": GPU, "validation": bounds}

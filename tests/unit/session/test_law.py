@@ -32,20 +32,17 @@ def test_every_field_of_a_recipe_is_compared(monkeypatch: pytest.MonkeyPatch) ->
         assert [*recipe_differences(RECORD.recipe, RECORD.recipe)] == [(name, "another", flatten(PLAIN)[name])]
 
 
-@pytest.mark.parametrize(
-    ("record", "today", "named"),
-    [
-        ({"options": {"attention": "math"}}, {}, ["options.attention"]),
-        ({"references": []}, {}, []),
-        ({"description": "words", "source": "others", "prepare": [], "time_limit": "10:00:00"}, {}, []),
-        ({"end": "time_limit", "time_limit": "10:00:00"}, {"end": "time_limit"}, ["time_limit"]),
-        ({"deadlines": {"startup_s": 9000.0}}, {}, ["deadlines.startup_s"]),
-        ({"deadlines": {"startup_s": None}}, {}, ["deadlines.startup_s"]),
-        ({"deadlines": {"startup_s": 9.0}}, {}, []),
-        ({"deadlines": {"startup_s": 9.0}}, {"deadlines": {"startup_s": None}}, []),
-        ({"data": {"kind": "token_file", "path": "/x"}}, {}, ["data.dtype", "data.kind", "data.path", "data.seed"]),
-    ],
-)
+@pytest.mark.parametrize(("record", "today", "named"), [
+    ({"options": {"attention": "math"}}, {}, ["options.attention"]),
+    ({"references": []}, {}, []),
+    ({"description": "words", "source": "others", "prepare": [], "time_limit": "10:00:00"}, {}, []),
+    ({"end": "time_limit", "time_limit": "10:00:00"}, {"end": "time_limit"}, ["time_limit"]),
+    ({"deadlines": {"startup_s": 9000.0}}, {}, ["deadlines.startup_s"]),
+    ({"deadlines": {"startup_s": None}}, {}, ["deadlines.startup_s"]),
+    ({"deadlines": {"startup_s": 9.0}}, {}, []),
+    ({"deadlines": {"startup_s": 9.0}}, {"deadlines": {"startup_s": None}}, []),
+    ({"data": {"kind": "token_file", "path": "/x"}}, {}, ["data.dtype", "data.kind", "data.path", "data.seed"]),
+])  # fmt: skip
 def test_what_may_differ_is_little(record: dict[str, Any], today: dict[str, Any], named: list[str]) -> None:
     ran, due = (Recipe.model_validate({**PLAIN, **changes}) for changes in (record, today))
     assert [name for name, *_ in recipe_differences(ran, due)] == named

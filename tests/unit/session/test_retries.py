@@ -22,7 +22,6 @@ from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.wire.notes import note_second_start
 from pytest_llmbench.session.ending import Outcome, cause, lost_nodes
 from pytest_llmbench.session.following import Follower
-from pytest_llmbench.session.journal.earlier import put_aside
 from pytest_llmbench.session.nodes.held import HeldNodes
 from pytest_llmbench.session.runner import Runner
 from pytest_llmbench.session.schedule import MOST_IN_A_ROW, PAUSES_S, RETRIED, FailedLaunches, Retries, Schedule
@@ -35,7 +34,7 @@ LOST = Problem(kind="job_lost", message="neither squeue nor sacct lists it")
 
 def retries(folder: Path, most: int) -> Retries:
     session = Session(id="s", folder=folder)
-    return Retries(most, put_aside=lambda key: put_aside(session, session.run_folder(key)), write=write_model)
+    return Retries(most, session=session, write=write_model)
 
 
 @pytest.mark.parametrize("kind", get_args(ProblemKind))
@@ -105,14 +104,10 @@ def test_a_node_that_was_started_anew_has_failed(tmp_path: Path, watched: Any) -
     assert unharmed.kind == (watched or "rank_died")
 
 
-@pytest.mark.parametrize(
-    ("said", "shown", "lost"),
-    [
-        ("srun: error: Node failure on n2\n", (), ("n2",)), ("", ("n1",), ("n1",)),
-        ("srun: error: Node failure on n9\n", ("n8",), ()), ("", (), ()),
-    ],
-    ids=["mended meanwhile", "shown", "of another job", "not known"],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "shown", "lost"), [
+    ("srun: error: Node failure on n2\n", (), ("n2",)), ("", ("n1",), ("n1",)),
+    ("srun: error: Node failure on n9\n", ("n8",), ()), ("", (), ()),
+], ids=["mended meanwhile", "shown", "of another job", "not known"])  # fmt: skip
 def test_nodes_that_a_run_lost_are_known(
     tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]
 ) -> None:

@@ -124,14 +124,11 @@ def test_the_plan_shows_what_submitit_submits(srun_on_path: None, asked: JobRequ
     assert sbatch_script(asked) == text
 
 
-@pytest.mark.parametrize(
-    ("options", "minutes"),
-    [
-        ({"nodes": 2}, 6 + 5 + 4 + 3 + 5), ({"nodes": 2, "nodes_per_run": 1}, max(6 + 3, 5 + 4) + 5),
-        ({"nodes": 4, "nodes_per_run": 1, "max_runs": 1}, 6 + 5 + 4 + 3 + 5), ({"nodes": 4, "nodes_per_run": 1}, 6 + 5),
-        ({"nodes": 2, "time_min": 7}, 7),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "minutes"), [
+    ({"nodes": 2}, 6 + 5 + 4 + 3 + 5), ({"nodes": 2, "nodes_per_run": 1}, max(6 + 3, 5 + 4) + 5),
+    ({"nodes": 4, "nodes_per_run": 1, "max_runs": 1}, 6 + 5 + 4 + 3 + 5), ({"nodes": 4, "nodes_per_run": 1}, 6 + 5),
+    ({"nodes": 2, "time_min": 7}, 7),
+])  # fmt: skip
 def test_a_held_job_outlasts_its_runs(options: dict[str, Any], minutes: int) -> None:
     settings = Settings(
         system=System(name="any", cluster="slurm"), cluster="slurm", allocation="session",
@@ -172,16 +169,12 @@ def test_a_percent_sign_moves_no_setup() -> None:
     assert plain.step_setup == (f"cd {Path.cwd()}", "module load cuda")
 
 
-@pytest.mark.parametrize(
-    ("options", "hours"),
-    [
-        ({"cluster": "slurm", "allocation": "session", "nodes": 2}, 2 * 4 * (10 + 20 + 1 + 5) / 60),
-        ({"cluster": "slurm", "allocation": "run"}, 4 * (10 + 20 + 1) / 60),
-        ({"cluster": "slurm", "allocation": "run", "time_min": 30}, 4 * (30 + 30 + 1) / 60),
-        ({"cluster": "local", "allocation": "session", "gpus_per_node": 0}, (10 + 20 + 1) / 60),
-    ],
-    ids=["held", "a job a run", "as --time says", "CPUs"],
-)
+@pytest.mark.parametrize(("options", "hours"), [
+    ({"cluster": "slurm", "allocation": "session", "nodes": 2}, 2 * 4 * (10 + 20 + 1 + 5) / 60),
+    ({"cluster": "slurm", "allocation": "run"}, 4 * (10 + 20 + 1) / 60),
+    ({"cluster": "slurm", "allocation": "run", "time_min": 30}, 4 * (30 + 30 + 1) / 60),
+    ({"cluster": "local", "allocation": "session", "gpus_per_node": 0}, (10 + 20 + 1) / 60),
+], ids=["held", "a job a run", "as --time says", "CPUs"])  # fmt: skip
 def test_the_hours_that_a_session_may_take(options: dict[str, Any], hours: float) -> None:
     told = {"memory": CheckSettings(deadline_s=60.0)}
     system = System(name="any", cluster="slurm", gpus_per_node=4, validation=told)

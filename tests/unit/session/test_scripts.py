@@ -258,8 +258,7 @@ def test_a_secret_goes_from_its_file_to_the_rank_alone(bash: Bash, tmp_path: Pat
 def test_a_missing_secret_ends_the_run_before_its_command(tmp_path: Path) -> None:
     where = environment("bare", secrets={"API_KEY": str(tmp_path / "none")})
     text = script(Command(launcher="once", argv=("touch", str(tmp_path / "started"))), where=where)
-    done = subprocess.run(["bash", "-c", text], capture_output=True, check=False, cwd=tmp_path)
-    assert done.returncode != 0
+    assert subprocess.run(["bash", "-c", text], capture_output=True, check=False, cwd=tmp_path).returncode != 0
     assert not (tmp_path / "started").exists()
 
 

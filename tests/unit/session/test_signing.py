@@ -41,15 +41,12 @@ def command(words: str, selection: tuple[str, ...] = ("suites/a.py",), **changes
 BOTH = "'suites/a.py::test_it[tiny-fast]' 'suites/a.py::test_it[tiny-learns]'"
 
 
-@pytest.mark.parametrize(
-    ("words", "again"),
-    [
-        ("suites/a.py --cluster local", "--cluster local"), ("--llmbench-session-name nightly suites/a.py -q", "-q"),
-        ("--llmbench-session-name=nightly --resume=old suites/a.py", ""),
-        ("suites/a.py --nodes 8 --resume", "--nodes 8"), ("--resume old suites/a.py -k 'a b'", "-k 'a b'"),
-        ("-k suites/a.py suites/a.py", "-k suites/a.py"), ("-n2 suites/a.py --system=my.yaml", "-n2 --system=my.yaml"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "again"), [
+    ("suites/a.py --cluster local", "--cluster local"), ("--llmbench-session-name nightly suites/a.py -q", "-q"),
+    ("--llmbench-session-name=nightly --resume=old suites/a.py", ""),
+    ("suites/a.py --nodes 8 --resume", "--nodes 8"), ("--resume old suites/a.py -k 'a b'", "-k 'a b'"),
+    ("-k suites/a.py suites/a.py", "-k suites/a.py"), ("-n2 suites/a.py --system=my.yaml", "-n2 --system=my.yaml"),
+])  # fmt: skip
 def test_a_run_is_made_again_by_its_tests(record: RunRecord, words: str, again: str) -> None:
     told = command(words).sign(record, tuple)
     assert told.reproduce == " ".join(f"cd /home/me && pytest {again} {BOTH}".split())

@@ -181,13 +181,10 @@ def test_a_slow_run_that_moves_goes_on(tmp_path: Path, clock: Clock) -> None:
     assert ended(watch, clock, 2.0) is not None
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("/lib/torch/_dynamo/convert_frame.py", "compiles"),
-        ("/lib/torch/distributed/checkpoint/state_dict_saver.py", "reads or writes a checkpoint"),
-    ],
-)
+@pytest.mark.parametrize(("place", "words"), [
+    ("/lib/torch/_dynamo/convert_frame.py", "compiles"),
+    ("/lib/torch/distributed/checkpoint/state_dict_saver.py", "reads or writes a checkpoint"),
+])  # fmt: skip
 def test_a_known_pause_is_not_a_hang(tmp_path: Path, clock: Clock, place: str, words: str) -> None:
     """A rank that compiles or writes a checkpoint, by its stack, has `deadlines.pause_s`; a thread at rest does not."""
     watch = hanging(tmp_path, clock)

@@ -158,15 +158,12 @@ def test_a_true_training_counts_its_recipe(name: str, trained: Callable[[str], P
     assert problem is None, problem
 
 
-@pytest.mark.parametrize(
-    ("event", "key", "change", "told"),
-    [
-        ("step", "loss", lambda loss: 1.01 * loss, "have other losses"),
-        ("training", "batches", lambda _: "00", "were fed other micro batches"),
-        ("training", "copy_rank", lambda _: 1, "the recipe has each once of tensor 2"),
-        ("training", "tensor_rank", lambda _: 0, "have the same losses of all steps"),
-    ],
-)
+@pytest.mark.parametrize(("event", "key", "change", "told"), [
+    ("step", "loss", lambda loss: 1.01 * loss, "have other losses"),
+    ("training", "batches", lambda _: "00", "were fed other micro batches"),
+    ("training", "copy_rank", lambda _: 1, "the recipe has each once of tensor 2"),
+    ("training", "tensor_rank", lambda _: 0, "have the same losses of all steps"),
+])  # fmt: skip
 def test_ranks_that_share_matrices_have_losses_and_tokens_in_common(
     event: str, key: str, change: Callable[[Any], Any], told: str, trained: Callable[[str], Path],
     make_recipe: MakeRecipe, tmp_path: Path,
@@ -182,22 +179,19 @@ def test_ranks_that_share_matrices_have_losses_and_tokens_in_common(
     assert told in (problem.message if problem else "")
 
 
-@pytest.mark.parametrize(
-    ("entry", "kind", "told"),
-    [
-        ("plain", None, ""), ("no_dropout", "wrong_work", "dropout 0;"), ("evaluation", "wrong_work", "dropout 0;"),
-        ("not_recomputed", "wrong_work", "activation checkpointing none"),
-        ("each_fifth_step", "wrong_work", "made 1 optimizer steps, and its log has 6"),
-        ("copied_norms", "ranks_differ", "ended with other weights"),
-        ("one_batch", "wrong_work", "was fed 11 micro batches that it had been fed before"),
-        ("twice", "wrong_work", "was fed 6 micro batches"),
-        ("everyone_the_same", "wrong_work", "was fed the micro batches of rank 0, of another copy"),
-        ("half_sequences", "wrong_work", "sequence length 16"), ("half_batch", "wrong_work", "micro batch size 1"),
-        ("fewer_layers", "wrong_work", "has 1 layers"), ("narrower", "wrong_work", "parameters"),
-        ("other_precision", "wrong_work", "precision bf16"), ("same_data", "wrong_work", "was fed 10 micro batches"),
-        ("each_alone", "ranks_differ", "gradient norm"), ("no_gradient", "no_training", "gradient norm of 0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("entry", "kind", "told"), [
+    ("plain", None, ""), ("no_dropout", "wrong_work", "dropout 0;"), ("evaluation", "wrong_work", "dropout 0;"),
+    ("not_recomputed", "wrong_work", "activation checkpointing none"),
+    ("each_fifth_step", "wrong_work", "made 1 optimizer steps, and its log has 6"),
+    ("copied_norms", "ranks_differ", "ended with other weights"),
+    ("one_batch", "wrong_work", "was fed 11 micro batches that it had been fed before"),
+    ("twice", "wrong_work", "was fed 6 micro batches"),
+    ("everyone_the_same", "wrong_work", "was fed the micro batches of rank 0, of another copy"),
+    ("half_sequences", "wrong_work", "sequence length 16"), ("half_batch", "wrong_work", "micro batch size 1"),
+    ("fewer_layers", "wrong_work", "has 1 layers"), ("narrower", "wrong_work", "parameters"),
+    ("other_precision", "wrong_work", "precision bf16"), ("same_data", "wrong_work", "was fed 10 micro batches"),
+    ("each_alone", "ranks_differ", "gradient norm"), ("no_gradient", "no_training", "gradient norm of 0"),
+])  # fmt: skip
 def test_another_training_is_refused(
     entry: str, kind: str | None, told: str, fork: Fork, make_recipe: MakeRecipe, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -17,8 +17,6 @@ from pytest_llmbench.workloads.node.processes import ask
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 
-# How dcgmi and everything else that is built with TCLAP refuses an option.
-_REFUSED = "PARSE ERROR"
 _KEPT_ERRORS = 10_000
 
 
@@ -60,23 +58,15 @@ def dcgm(context: RankContext, log: ProbeLog) -> DiagnosticRun:
     if shutil.which(program, path=env.get("PATH")) is None:
         missing = f"{program} is not installed: it is not on PATH {env.get('PATH', '')}"
         return DiagnosticRun(missing=missing, output=None)
-    deadline = time.monotonic() + context.config["limit_s"]
-    # A version without JSON has a table, which lacks severities.
-    for form in (["-j"], []):
-        output = _run([*outer, *context.config["words"], *form], env, deadline, log)
-        if _REFUSED not in output.stderr:
-            break
-    return DiagnosticRun(missing=None, output=output)
-
-
-def _run(command: Sequence[str], env: Mapping[str, str], deadline: float, log: ProbeLog) -> DiagnosticOutput:
+    command = [*outer, *context.config["words"], "-j"]
     log.phase(shlex.join(command))
     began = time.monotonic()
-    result = ask(command, env, deadline - began, apart=True)  # its warnings stay out of its JSON
-    return DiagnosticOutput(
+    result = ask(command, env, context.config["limit_s"], apart=True)  # its warnings stay out of its JSON
+    output = DiagnosticOutput(
         command=shlex.join(command), code=result.code, seconds=time.monotonic() - began, stdout=result.text,
         stderr=result.errors[-_KEPT_ERRORS:],
     )  # fmt: skip
+    return DiagnosticRun(missing=None, output=output)
 
 
 def _wrap(environment: Environment, env: dict[str, str]) -> list[str]:

@@ -27,25 +27,14 @@ _BEGINNING_LINES = 50
 _LOGS = (["dmesg"], ["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-iso"])
 
 
-class ToolEnd(ProbeAnswer):
-    """The end of a program."""
+class ToolOutput(ProbeAnswer):
+    """The output of a program."""
 
     command: str
     code: int | None  # its exit status; None if it was ended
     error: str | None  # the reason of a failure
     complaint: str = ""  # its error output, if it succeeded all the same
-
-
-class ToolOutput(ToolEnd):
-    """The output of a program."""
-
     text: str
-
-
-class SmiOutput(ToolEnd):
-    """The output of `nvidia-smi -q -x`, in the file `path`."""
-
-    path: str
 
 
 class KernelLog(ProbeAnswer):
@@ -67,7 +56,8 @@ class KernelLog(ProbeAnswer):
 class GpuFacts(ProbeAnswer):
     """A node's GPUs, as driver and kernel describe them."""
 
-    smi: SmiOutput
+    smi: ToolOutput  # of `nvidia-smi -q -x`, without its text, which is in the file
+    smi_file: str
     nvlink: ToolOutput
     imex: ToolOutput | None = None  # of the service that joins the memory of several nodes; None where it is missing
     kernel_log: KernelLog
@@ -88,8 +78,8 @@ def facts(context: RankContext, log: ProbeLog) -> GpuFacts:
         log.phase("nvidia-imex-ctl -N -j")
         imex = _run(["nvidia-imex-ctl", "-N", "-j"])
     log.phase("kernel log")
-    smi_output = SmiOutput(**smi.model_dump(exclude={"text"}), path=str(path))
-    return GpuFacts(smi=smi_output, nvlink=links, imex=imex, kernel_log=kernel_log())
+    smi = smi.model_copy(update={"text": ""})
+    return GpuFacts(smi=smi, smi_file=str(path), nvlink=links, imex=imex, kernel_log=kernel_log())
 
 
 def kernel_log() -> KernelLog:

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+from pydantic import NonNegativeInt, PositiveInt
+
 from pytest_llmbench.checks.host.nodes.files import names_in
 from pytest_llmbench.core.files import read_text
 from pytest_llmbench.core.plain import read_json
@@ -57,6 +60,14 @@ class ProcessLimits(ProbeAnswer):
     capabilities: int  # the effective capabilities as a bit mask
 
 
+class HostMemorySizes(ProbeAnswer):
+    """Memory of a node, in bytes."""
+
+    total: PositiveInt
+    available: NonNegativeInt
+    swapped: NonNegativeInt  # swapped out
+
+
 class KernelTuning(ProbeAnswer):
     """Settings that cost speed; None for a setting that the kernel lacks."""
 
@@ -83,7 +94,7 @@ class HostFacts(ProbeAnswer):
     """A node as a host."""
 
     limits: ProcessLimits
-    meminfo: str | None  # the text of `/proc/meminfo`
+    memory: HostMemorySizes
     interfaces: Mapping[str, str]  # network interfaces and their state
     infiniband: tuple[str, ...]  # names of the InfiniBand devices
     tuning: KernelTuning
@@ -100,7 +111,9 @@ def facts(context: RankContext, log: ProbeLog) -> HostFacts:
     """
     root = Path("/")
     log.phase("limits, memory and tuning")
-    own, meminfo, tuned = limits(root), read_text(root / "proc/meminfo"), tuning(root)
+    memory = psutil.virtual_memory()
+    sizes = HostMemorySizes(total=memory.total, available=memory.available, swapped=psutil.swap_memory().used)
+    own, tuned = limits(root), tuning(root)
     log.phase("software")
     versions = software(root)
     containers = {}
@@ -112,7 +125,7 @@ def facts(context: RankContext, log: ProbeLog) -> HostFacts:
         log.phase(f"look at {path}")
         paths[path] = wrong_with(path)
     return HostFacts(
-        limits=own, meminfo=meminfo, interfaces=interfaces(root),
+        limits=own, memory=sizes, interfaces=interfaces(root),
         infiniband=tuple(names_in(root / "sys/class/infiniband")), tuning=tuned, software=versions,
         containers=containers, paths=paths,
     )  # fmt: skip

@@ -1,18 +1,13 @@
-"""Folders of a node: their room, the shared folder, and folders of compiled kernels with the nodes that share them.
-
-Three short probes find shared kernel folders: `mark_caches` leaves a file in each folder, `find_marks` lists the files
-of all nodes, `remove_marks` removes them. Every node has to finish one before any begins the next.
-"""
+"""Folders of a node: their room, the shared folder, and folders of compiled kernels."""
 
 import getpass
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmbench.checks.host.nodes.files import Mount, mount_of, names_in
-from pytest_llmbench.core.files import read_text, write_text
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.wire.answers import ProbeAnswer
 from pytest_llmbench.workloads.node.shared_files import wait_for
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -22,7 +17,6 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog, host_name
 LAG_S = 3.0
 LOOK_S = 0.1
 _BLOCK = b"\0" * 4096
-_MARK = ".llmbench-"
 
 
 class Room(ProbeAnswer):
@@ -56,20 +50,12 @@ class KernelCache(ProbeAnswer):
     folder: str
     mount: Mount | None  # its mount, or that of the nearest existing folder above it
     warm: bool  # whether it holds anything
-    marked: bool  # whether this node left its mark in it
 
 
 class KernelCaches(ProbeAnswer):
-    """The folders of a node by name; `boot` identifies its kernel's start, which differs between machines."""
+    """The folders of a node by name."""
 
-    boot: str | None
     folders: Mapping[str, KernelCache]
-
-
-class CacheMarks(ProbeAnswer):
-    """The hosts whose marks lie in each folder, by the folder's name."""
-
-    marks: Mapping[str, tuple[str, ...]]
 
 
 def disk(context: RankContext, log: ProbeLog) -> Rooms:
@@ -121,39 +107,14 @@ def shared(context: RankContext, log: ProbeLog) -> SharedView:
     return SharedView(read=read, mount=mount_of(folder))
 
 
-def mark_caches(context: RankContext, log: ProbeLog) -> KernelCaches:
-    """Describe each folder, and leave a mark in it where `context.config` has one."""
-    token = context.config.get("mark")
-    caches = {}
-    for name, folder in _cache_folders(context).items():
+def caches(context: RankContext, log: ProbeLog) -> KernelCaches:
+    """Describe this rank's own folders, and those that environments name: `context.config["folders"]`."""
+    found = {}
+    named = {name: Path(path) for name, path in context.config["folders"].items()}
+    for name, folder in {**cache_folders(os.environ), **named}.items():
         log.phase(f"look at {folder}")
-        existing, marked = nearest(folder), False
-        if token is not None:
-            with suppress(OSError):
-                (existing / f"{_MARK}{token}-{host_name()}").touch()
-                marked = True
-        caches[name] = KernelCache(folder=str(folder), mount=mount_of(existing), warm=is_warm(folder), marked=marked)
-    return KernelCaches(boot=read_text(Path("/proc/sys/kernel/random/boot_id")), folders=caches)
-
-
-def find_marks(context: RankContext, log: ProbeLog) -> CacheMarks:
-    """List the hosts whose marks lie in each folder."""
-    start = f"{_MARK}{context.config['mark']}-"
-    marks = {}
-    for name, folder in _cache_folders(context).items():
-        log.phase(f"look at {folder}")
-        names = [mark for mark in names_in(nearest(folder)) if mark.startswith(start)]
-        marks[name] = tuple(sorted(mark.removeprefix(start) for mark in names))
-    return CacheMarks(marks=marks)
-
-
-def remove_marks(context: RankContext, log: ProbeLog) -> ProbeAnswer:
-    """Remove this node's marks."""
-    for folder in _cache_folders(context).values():
-        log.phase(f"clean {folder}")
-        with suppress(OSError):
-            (nearest(folder) / f"{_MARK}{context.config['mark']}-{host_name()}").unlink()
-    return ProbeAnswer()
+        found[name] = KernelCache(folder=str(folder), mount=mount_of(nearest(folder)), warm=bool(names_in(folder)))
+    return KernelCaches(folders=found)
 
 
 def cache_folders(environ: Mapping[str, str]) -> dict[str, Path]:
@@ -171,13 +132,3 @@ def cache_folders(environ: Mapping[str, str]) -> dict[str, Path]:
 def nearest(folder: Path) -> Path:
     """The folder, or the nearest existing one above it, on whose file system it will be made."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-
-
-def is_warm(folder: Path) -> bool:
-    """True if it holds anything but marks."""
-    return any(not name.startswith(_MARK) for name in names_in(folder))
-
-
-def _cache_folders(context: RankContext) -> dict[str, Path]:
-    """This rank's own folders, and those that environments of the system's file name."""
-    return cache_folders(os.environ) | {name: Path(path) for name, path in context.config["folders"].items()}

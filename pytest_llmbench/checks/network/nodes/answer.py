@@ -54,5 +54,4 @@ class RankGames(DeviceAnswer):
 
     games: tuple[PlayedGame, ...]  # in the order played
     stopped: str | None  # the reason for an early end; None if all were played
-    nvlink: bool | None  # whether any GPU of the node has an active NVLink, from one rank of each node
     nccl: NcclLines | None = None  # NCCL's lines, where they were asked for

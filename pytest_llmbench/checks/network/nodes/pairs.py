@@ -7,7 +7,6 @@ given up at the start of the next round, and the answers of its groups name it.
 
 import atexit
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -22,7 +21,7 @@ from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-d
 from pytest_llmbench.checks.network.nodes.answer import GroupCollective, MeasuredGame, PlayedGame, RankGames, Sizes
 from pytest_llmbench.core.record.curves import busbw_factor
 from pytest_llmbench.workloads.node.machine import device_name
-from pytest_llmbench.workloads.node.processes import exit_now, output_of
+from pytest_llmbench.workloads.node.processes import exit_now
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.nccl_lines import NcclRecord
 from pytest_llmbench.workloads.rank.probe import ProbeLog
@@ -37,8 +36,6 @@ _SPENT_S, _CALL_S = 3.0, 10.0
 _FEWEST_CALLS = 3
 _ALIGNED = 16  # bytes of a part
 _LONGEST_ERROR = 300
-_NVIDIA_SMI_S = 60.0
-_ACTIVE_LINK = re.compile(r"Link \d+: [\d.]+ GB/s")
 
 
 class PairsPlan(Sizes):
@@ -65,7 +62,7 @@ def play(context: RankContext, log: ProbeLog) -> RankGames:
     if thread.is_alive() or player.broken:
         atexit.register(exit_now, 0)
     return RankGames(
-        device=device_name(context), games=tuple(player.games), stopped=stopped, nvlink=_nvlink(context),
+        device=device_name(context), games=tuple(player.games), stopped=stopped,
         nccl=record.read() if record else None,
     )  # fmt: skip
 
@@ -140,7 +137,7 @@ class _Player:
             if group is not None:
                 self.broken.append(group)  # kept until the process ends: its destructor may wait for hanging ranks
             return _first_line(error)
-        busbw = group.busbw(plan.collective, size, seconds)
+        busbw = size / seconds / 1e9 * busbw_factor(plan.collective, len(ranks))  # as nccl-tests define it
         return MeasuredGame(bytes=size, seconds=seconds, busbw=busbw, latency_s=latency, wrong=wrong)
 
     def _leave(self) -> None:
@@ -171,14 +168,6 @@ class _Player:
     def _set_phase(self, phase: str) -> None:
         self.phase = phase
         self._log.phase(phase)
-
-
-def _nvlink(context: RankContext) -> bool | None:
-    """True if a GPU of this node has an active NVLink, by nvidia-smi on its first rank; None where unknown."""
-    if context.device == "cpu" or context.local_rank > 0:
-        return None
-    links = output_of(["nvidia-smi", "nvlink", "-s"], os.environ, _NVIDIA_SMI_S, apart=True)
-    return None if links is None else _ACTIVE_LINK.search(links) is not None
 
 
 def _first_line(error: Exception) -> str:
@@ -266,10 +255,6 @@ class DirectGroup:
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
         self._wait(self._group.allreduce([tensor], options))
         return float(tensor.item())
-
-    def busbw(self, collective: GroupCollective, size_bytes: int, seconds: float) -> float:
-        """Bus bandwidth as nccl-tests define it, GB/s: the rate of the links."""
-        return size_bytes / seconds / 1e9 * busbw_factor(collective, self.size)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum a tensor over the group, and wait for it. Raises RuntimeError if another rank is gone or late."""

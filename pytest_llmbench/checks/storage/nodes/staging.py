@@ -15,19 +15,14 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
-class FileListing(ProbeAnswer):
-    """The files of a path."""
+class StagedFiles(ProbeAnswer):
+    """The files of a path, and the reason why they cannot be used; empty if they can."""
 
+    wrong: str
     files: NonNegativeInt
     bytes: NonNegativeInt
     whole: bool  # whether these are all
     digest: str  # SHA-256 of their names and sizes
-
-
-class StagedFiles(FileListing):
-    """The files of a path, and the reason why they cannot be used; empty if they can."""
-
-    wrong: str
 
 
 class StagedData(ProbeAnswer):
@@ -47,16 +42,17 @@ def look(context: RankContext, log: ProbeLog) -> StagedData:
         path = asked["path"]
         log.phase(f"look at {path}")
         wrong = wrong_with(path, asked["count"], asked["min_bytes"])
-        paths[path] = StagedFiles(wrong=wrong, **listing(path, context.config["most"]).model_dump())
+        paths[path] = listing(path, context.config["most"], wrong)
     return StagedData(paths=paths)
 
 
-def listing(pattern: str, most: int) -> FileListing:
+def listing(pattern: str, most: int, wrong: str = "") -> StagedFiles:
     """List up to `most` files by name and size, in an order that is the same on every node."""
     files = list(islice(_walk(pattern), most + 1))
     listed = files[:most]
     text = "".join(f"{name}\t{size}\n" for name, size in listed)
-    return FileListing(
+    return StagedFiles(
+        wrong=wrong,
         files=len(listed),
         bytes=sum(size for _, size in listed if size is not None),
         whole=len(files) <= most,

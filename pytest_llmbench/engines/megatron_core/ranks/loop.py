@@ -68,7 +68,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed)
     config = transformer_config(recipe, device)
-    chunks = _spread(build(recipe, options, config, device, _SEED), recipe, options, config)
+    chunks = _spread(build(recipe, options, config, device, _SEED), recipe, config)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
     reports = last and parallel_state.get_tensor_model_parallel_rank() == 0
     return MegatronTraining(
@@ -81,7 +81,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
 
 def trained(training: MegatronTraining) -> TrainingEvent:
     """Describe this rank's part of the model, as it was trained."""
-    if training.options.overlap and training.recipe.parallelism.sharding == "optimizer":
+    if training.recipe.parallelism.sharding == "optimizer":
         for chunk in training.chunks:  # the next forward pass would gather what the last step changed
             chunk.start_param_sync(force_sync=True)
     tensor = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
@@ -109,13 +109,14 @@ def trained(training: MegatronTraining) -> TrainingEvent:
     )
 
 
-def _spread(chunks: list[Any], recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig) -> list[Any]:
+def _spread(chunks: list[Any], recipe: Recipe, config: TransformerConfig) -> list[Any]:
+    """Reduce gradients during the backward pass, and gather sharded parameters during the next forward pass."""
     sharded = recipe.parallelism.sharding == "optimizer"
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=sharded,
-        overlap_grad_reduce=options.overlap,
-        overlap_param_gather=options.overlap and sharded,
+        overlap_grad_reduce=True,
+        overlap_param_gather=sharded,
     )
     return [DistributedDataParallel(config, settings, chunk) for chunk in chunks]
 
@@ -129,14 +130,13 @@ def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: Transformer
             adam_beta1=settings.betas[0], adam_beta2=settings.betas[1], adam_eps=settings.eps,
             clip_grad=settings.clip_grad_norm, params_dtype=DTYPE[recipe.precision], bf16=recipe.precision == "bf16",
             fp16=recipe.precision == "fp16", loss_scale=options.loss_scale if recipe.precision == "fp16" else None,
-            use_distributed_optimizer=sharded, overlap_param_gather=options.overlap and sharded,
+            use_distributed_optimizer=sharded, overlap_param_gather=sharded,
         ),
         chunks,
         use_gloo_process_groups=False,
     )  # fmt: skip
     config.grad_scale_func = optimizer.scale_loss
-    if options.overlap:
-        config.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
+    config.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
     return optimizer
 
 

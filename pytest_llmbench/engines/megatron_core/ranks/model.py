@@ -1,20 +1,15 @@
 """Megatron-Core's GPTModel in the shape of a recipe: the chunks of layers that this rank holds."""
 
 from contextlib import nullcontext
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import (
-    get_gpt_layer_local_spec,
-    get_gpt_layer_with_transformer_engine_spec,
-)
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -25,14 +20,9 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.engines.megatron_core.options import MegatronCoreOptions, TransformerImpl, padded_vocabulary
 from pytest_llmbench.engines.megatron_core.ranks.weights import initialise
-from pytest_llmbench.workloads.training.megatron_shape import layer_settings, model_settings
+from pytest_llmbench.workloads.training.megatron_shape import layer_settings, local_layer, model_settings
 
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_RECOMPUTATION: dict[str, dict[str, Any]] = {
-    "none": {},
-    "selective": {"recompute_granularity": "selective"},
-    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-}
 
 
 class FusedAttention(nn.Module):
@@ -70,7 +60,7 @@ class SequenceParallelNorm:
 
 
 class PaddedGPTModel(GPTModel):  # type: ignore[misc]
-    """GPTModel whose vocabulary may be padded: of its rows, only the first `tokens` have a probability."""
+    """GPTModel whose vocabulary is padded: of its rows, only the first `tokens` have a probability."""
 
     def __init__(self, *, tokens: int, **built: Any) -> None:
         super().__init__(**built)
@@ -102,10 +92,10 @@ def transformer_impl(options: MegatronCoreOptions, device: torch.device) -> Tran
 
 def transformer_config(recipe: Recipe, device: torch.device) -> TransformerConfig:
     """Translate the recipe's model, layout and precision into Megatron-Core's configuration."""
-    model, layout = recipe.model, recipe.parallelism
+    layout = recipe.parallelism
     interleaved = layout.virtual_pipeline > 1
     return TransformerConfig(
-        **layer_settings(model, "relu"),
+        **layer_settings(recipe, "relu"),
         params_dtype=DTYPE[recipe.precision],
         pipeline_dtype=DTYPE[recipe.precision],
         bf16=recipe.precision == "bf16",
@@ -113,14 +103,12 @@ def transformer_config(recipe: Recipe, device: torch.device) -> TransformerConfi
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline if interleaved else None,
-        sequence_parallel=layout.sequence,
         bias_dropout_fusion=recipe.compile,
         # Sent in one batch, tensors of interleaved stages are mixed up, and only the gradients show it.
         overlap_p2p_comm=interleaved,
         batch_p2p_comm=not interleaved,
         # gloo may still be sending an output when this would free it; on a GPU the stream keeps them in order.
         deallocate_pipeline_outputs=device.type == "cuda",
-        **_RECOMPUTATION[layout.activation_checkpointing],
     )
 
 
@@ -128,8 +116,6 @@ def build(
     recipe: Recipe, options: MegatronCoreOptions, config: TransformerConfig, device: torch.device, seed: int
 ) -> list[Any]:
     """Build this rank's chunks of the model, in order, with values that depend on the seed alone."""
-    if not hasattr(moe_utils, "te_general_gemm"):  # Megatron-Core 0.16 forgets it without Transformer Engine
-        moe_utils.te_general_gemm = None
     number = recipe.parallelism.virtual_pipeline
     chunks = [_chunk(recipe, options, config, None if number == 1 else stage, device) for stage in range(number)]
     initialise(chunks, recipe, device, seed)
@@ -143,8 +129,7 @@ def _chunk(
     scaled = {} if scaling is None else {"rope_scaling": True, "rope_scaling_factor": scaling.factor}
     model = PaddedGPTModel(
         tokens=vocabulary, config=config, transformer_layer_spec=_layers(recipe, options, device),
-        vocab_size=padded_vocabulary(vocabulary, layout.tensor) if options.pad_vocabulary else vocabulary,
-        max_sequence_length=recipe.sequence_length,
+        vocab_size=padded_vocabulary(vocabulary, layout.tensor), max_sequence_length=recipe.sequence_length,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=stage is None, vp_stage=stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=stage is None, vp_stage=stage),
         vp_stage=stage, **model_settings(recipe.model), **scaled,
@@ -155,28 +140,16 @@ def _chunk(
 def _layers(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) -> Any:
     """Specify the layers of a chunk, from the parts that Megatron-Core has for them."""
     layout, model = recipe.parallelism, recipe.model
-    number = model.layers // (layout.pipeline * layout.virtual_pipeline)
-    dense, experts = (0, None) if model.experts is None else (model.experts.dense_layers, model.experts.number)
     if transformer_impl(options, device) == "transformer_engine":
-        spec = partial(get_gpt_layer_with_transformer_engine_spec, qk_layernorm=model.query_key_norm)
-        if experts is None:
-            return spec()
-        specs = [spec()] * dense + [spec(num_experts=experts, moe_grouped_gemm=True)] * (number - dense)
-        return TransformerBlockSubmodules(layer_specs=specs, layer_norm=specs[-1].submodules.pre_mlp_layernorm)
-    specs = [_local(recipe, options)] * dense + [_local(recipe, options, experts)] * (number - dense)
-    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=specs[0].submodules.input_layernorm)
-
-
-def _local(recipe: Recipe, options: MegatronCoreOptions, experts: int | None = None) -> Any:
-    model = recipe.model
-    rms = {"normalization": "RMSNorm"} if model.norm == "rms_norm" else {}
-    spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=model.query_key_norm, **rms)
+        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=model.query_key_norm)
+    spec = local_layer(model)
     parts = spec.submodules
     attention = parts.self_attention.submodules
     if options.attention != "unfused":
         attention.core_attention = FusedAttention
-    if recipe.parallelism.sequence and parts.input_layernorm is WrappedTorchNorm:
+    if layout.sequence and parts.input_layernorm is WrappedTorchNorm:
         parts.input_layernorm = parts.pre_mlp_layernorm = SequenceParallelNorm
         if model.query_key_norm:
             attention.q_layernorm = attention.k_layernorm = SequenceParallelNorm
-    return spec
+    number = model.layers // (layout.pipeline * layout.virtual_pipeline)
+    return TransformerBlockSubmodules(layer_specs=[spec] * number, layer_norm=parts.input_layernorm)

@@ -3,9 +3,7 @@
 Megatron-Core's own initialisation depends on the number of stages and, on GPUs, of tensor-parallel ranks.
 """
 
-import math
 import re
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +15,6 @@ from torch.nn import functional
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.engines.torch.ranks import decoder
-from pytest_llmbench.workloads.training.tokens import stable_seed
 
 # Our names of the matrices by Megatron-Core's; norms and biases have the same initial values in both.
 _OUTSIDE = {
@@ -31,7 +28,6 @@ _IN_LAYER = {
     "mlp.linear_fc1.weight": "mlp_in.weight",
     "mlp.linear_fc2.weight": "mlp_out.weight",
 }
-_EXPERTS = re.compile(r"mlp\.(?:router|experts|shared_experts)\..+")
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 
 
@@ -53,11 +49,8 @@ def initialise(chunks: Sequence[nn.Module], recipe: Recipe, device: torch.device
     for name, draw in decoder.matrices(source, seed, device):
         if name in parts:
             whole = _order_rows(name, draw(), recipe.model)
-            for parameter in parts.pop(name):
+            for parameter in parts[name]:
                 parameter.copy_(_rank_part(whole, parameter))
-    for name, copies in parts.items():  # experts, which the decoder of engine torch lacks
-        for parameter in copies:
-            parameter.copy_(_rank_part(_draw_expert_matrix(name, parameter, seed, recipe.model, device), parameter))
 
 
 def _order_rows(name: str, whole: torch.Tensor, model: ModelShape) -> torch.Tensor:
@@ -72,24 +65,12 @@ def _order_rows(name: str, whole: torch.Tensor, model: ModelShape) -> torch.Tens
     return whole
 
 
-def _draw_expert_matrix(name: str, parameter: Any, seed: int, model: ModelShape, device: torch.device) -> torch.Tensor:
-    """Draw a matrix of an expert, a shared expert or a router, whole; it depends on the seed and its name alone."""
-    size = list(parameter.shape)
-    if getattr(parameter, "tensor_model_parallel", False):
-        size[parameter.partition_dim] *= parallel_state.get_tensor_model_parallel_world_size()
-    last = name.endswith("linear_fc2.weight")
-    std = decoder.INIT_STD / (math.sqrt(2 * model.layers) if last else 1.0)
-    whole = decoder.draw(torch.Size(size), std, stable_seed(seed, zlib.crc32(name.encode())), device)
-    return _order_rows("mlp_in.weight", whole, model) if name.endswith("linear_fc1.weight") else whole
-
-
 def _our_name(chunk: nn.Module, name: str) -> str:
     match = _LAYER.fullmatch(name)
     if match is None:
         return _OUTSIDE[name]
     layer: Any = chunk.get_submodule(f"decoder.layers.{match[1]}")
-    inner = match[2] if _EXPERTS.fullmatch(match[2]) else _IN_LAYER[match[2]]
-    return f"blocks.{layer.layer_number - 1}.{inner}"
+    return f"blocks.{layer.layer_number - 1}.{_IN_LAYER[match[2]]}"
 
 
 def _rank_part(whole: torch.Tensor, parameter: Any) -> torch.Tensor:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger  # type: ignore[import-not-found]
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig
 from nemo import lightning as nl  # type: ignore[import-not-found]
 from nemo.collections import llm  # type: ignore[import-not-found]
@@ -24,15 +23,10 @@ from nemo.lightning.pytorch.optim import CosineAnnealingScheduler  # type: ignor
 from nemo.utils.exp_manager import TimingCallback  # type: ignore[import-not-found]
 
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.workloads.training.megatron_shape import layer_settings, model_settings
+from pytest_llmbench.workloads.training.megatron_shape import layer_settings, local_layer, model_settings
 from pytest_llmbench.workloads.training.tokens import Tokens, open_tokens
 
 _AVERAGED_STEPS = 5
-_RECOMPUTE: dict[str, dict[str, Any]] = {
-    "none": {},
-    "selective": {"recompute_granularity": "selective"},
-    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-}
 _LIGHTNING_PRECISION = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
@@ -112,21 +106,15 @@ def train(recipe: Recipe, folder: Path) -> None:
 
 
 def _config(recipe: Recipe) -> Any:
-    model, layout = recipe.model, recipe.parallelism
     return llm.GPTConfig(
-        **layer_settings(model, "gelu"),
-        **model_settings(model),
+        **layer_settings(recipe, "gelu"),
+        **model_settings(recipe.model),
         seq_length=recipe.sequence_length,
-        # The local layers run wherever NeMo does, also without Apex and Transformer Engine.
-        transformer_layer_spec=lambda _: get_gpt_layer_local_spec(
-            **({} if model.norm == "layer_norm" else {"normalization": "RMSNorm"})
-        ),
+        transformer_layer_spec=lambda _: local_layer(recipe.model),
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
-        sequence_parallel=layout.sequence,
         forward_step_fn=_forward,
-        **_RECOMPUTE[layout.activation_checkpointing],
     )
 
 

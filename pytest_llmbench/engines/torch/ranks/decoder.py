@@ -86,15 +86,11 @@ class Decoder(nn.Module):
     """Token and learned or rotary positions, pre-norm blocks, a final norm, and the output layer, maybe the embedding.
 
     `judging.flops.parameters` counts its parameters. Embeddings are without dropout, as in the OPT baselines. With
-    `activation_checkpointing`, each block drops its activations and recomputes them in the backward pass; with
-    `fp32_residual`, blocks add to a stream of fp32.
+    `activation_checkpointing`, each block drops its activations and recomputes them in the backward pass.
     """
 
-    def __init__(
-        self, shape: ModelShape, sequence_length: int, *, activation_checkpointing: bool, fp32_residual: bool = False
-    ) -> None:
+    def __init__(self, shape: ModelShape, sequence_length: int, *, activation_checkpointing: bool) -> None:
         super().__init__()
-        self.fp32_residual = fp32_residual
         self.tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         learned = shape.positions == "learned"
         self.positions = nn.Embedding(sequence_length, shape.hidden_size) if learned else None
@@ -136,8 +132,7 @@ class Decoder(nn.Module):
         hidden = self.tokens(inputs)
         if self.positions is not None:
             hidden = hidden + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
-        if not self.fp32_residual:
-            hidden = hidden.to(product_dtype(hidden))
+        hidden = hidden.to(product_dtype(hidden))
         if self.head.mesh is not None:  # compiled code fails at the gradient of a tensor that is still under way
             hidden = hidden.clone()
         loads = []

@@ -36,7 +36,6 @@ def build_model(recipe: Recipe, options: TorchOptions, device: torch.device, wor
             recipe.model,
             recipe.sequence_length,
             activation_checkpointing=recipe.parallelism.activation_checkpointing == "full",
-            fp32_residual=options.residual == "fp32",
         )
     tensor = recipe.parallelism.tensor
     copies, sharded = world_size // tensor, recipe.parallelism.sharding != "none"

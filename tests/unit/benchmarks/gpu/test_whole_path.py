@@ -1,5 +1,6 @@
-"""What `benchmarks/gpu/whole_path/walk.py` says of a machine and writes for it; the path itself takes minutes."""
+"""What the programs of benchmarks/gpu say of a machine and of trainings that do not end; the path itself needs GPUs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,11 +8,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.gpu.whole_path.evidence import counted, pack, ways_of_nccl
 from benchmarks.gpu.whole_path.host import Machine, write_systems
 from pytest_llmbench.checks.base import get_check, options_of
 from pytest_llmbench.cluster.system import load_system
+from tests.docs.documents import CHECKOUT
 
 GPU = Path(__file__).parents[4] / "benchmarks" / "gpu" / "whole_path"
 
@@ -83,3 +86,18 @@ def test_evidence_is_counted_and_packed(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "split.tar.gz") as archive:
         files = {member.name for member in archive.getmembers() if member.isfile()}
     assert files == {"split/junit.xml", "split/nccl/n1-1.txt"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there: these ranks are CPU ranks")
+def test_a_training_that_takes_too_long_is_no_agreement(tmp_path: Path) -> None:
+    """Each row says that the time was up, in the record too, and the status is 1."""
+    record = tmp_path / "losses.json"
+    done = subprocess.run(
+        [sys.executable, CHECKOUT / "benchmarks/gpu/losses/compare.py", "--smoke", "--timeout=1", "--record", record],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    rows = json.loads(record.read_text())["rows"]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert {row["engine"] for row in rows} >= {"torch"}
+    assert all(row["failed"].startswith("ended after --timeout 1 s: ") and "within" not in row for row in rows)
+    assert done.stdout.splitlines()[-1].startswith(f"0 of {len(rows)} agree with the reference")

@@ -1,4 +1,4 @@
-"""Nodes need the files, devices and container runtimes that a system names; programs stand in for the runtimes."""
+"""What nodes have of the files, devices, runtimes and software that a system names; who differs is named."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 
 from pytest_llmbench.checks.base import CheckSettings, get_check
 from pytest_llmbench.checks.host.environment import find_missing_devices
+from pytest_llmbench.checks.host.software import find_unfit_for_gpus, find_unlike
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import HOST_FACTS, ProcessFleet, cpu_site
@@ -53,18 +54,12 @@ def test_an_unreadable_file_of_one_variable_is_found(tmp_path: Path) -> None:
 FINE, HINT, BAD = None, Severity.MONITOR, Severity.CONFIGURE
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        (
-            "NCCL_SOCKET_IFNAME",
-            {"eth": FINE, "=eth": BAD, "ens,eth": HINT, "ib": BAD, "^lo": FINE, "^eth,ib,lo": BAD},
-        ),
-        ("GLOO_SOCKET_IFNAME", {"eth0": FINE, "eth": BAD, "eth0,eth1": BAD}),
-        ("NCCL_IB_HCA", {"=mlx5_0:1": FINE, "mlx5_1": BAD}),
-        ("UCX_NET_DEVICES", {"all": FINE, "mlx5_0:1,eth0": FINE, "mlx5_9:1": BAD}),
-    ],
-)
+@pytest.mark.parametrize(("name", "values"), [
+    ("NCCL_SOCKET_IFNAME", {"eth": FINE, "=eth": BAD, "ens,eth": HINT, "ib": BAD, "^lo": FINE, "^eth,ib,lo": BAD}),
+    ("GLOO_SOCKET_IFNAME", {"eth0": FINE, "eth": BAD, "eth0,eth1": BAD}),
+    ("NCCL_IB_HCA", {"=mlx5_0:1": FINE, "mlx5_1": BAD}),
+    ("UCX_NET_DEVICES", {"all": FINE, "mlx5_0:1,eth0": FINE, "mlx5_9:1": BAD}),
+])  # fmt: skip
 def test_devices_by_the_rules_of_their_readers(name: str, values: dict[str, Severity | None]) -> None:
     """One of several prefixes is enough for NCCL; Gloo wants every name. A device that is down is of no use."""
     found = {value: [*find_missing_devices("n", NODE, {("env", name): value})] for value in values}
@@ -141,3 +136,56 @@ def test_a_runtime_that_is_not_there(tmp_path: Path) -> None:
     report = get_check("container_runtime").run(fleet, CheckSettings())
     assert "cannot be run: No such file or directory" in found(report)["a"]
     assert report.findings[0].severity.fails
+
+
+def with_program(folder: Path, name: str, script: str) -> dict[str, str]:
+    """An environment in which a program is another one."""
+    path = folder / "bin" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return {"PATH": f"{path.parent}:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> ProcessFleet:
+    """Three nodes with one enroot, and one with another."""
+    folder = tmp_path_factory.mktemp("software")
+    usual = with_program(folder / "usual", "enroot", "echo 3.5.0")
+    other = with_program(folder / "other", "enroot", "echo 3.4.1")
+    env = dict.fromkeys("abd", usual) | {"c": other}
+    return ProcessFleet(site=cpu_site(4), hosts=("a", "b", "c", "d"), folder=folder, env=env)
+
+
+def test_the_node_with_another_version_is_found(fleet: ProcessFleet) -> None:
+    report = get_check("software").run(fleet, CheckSettings())
+    (finding,) = report.findings
+    assert (finding.host, finding.subject, finding.severity) == ("c", "enroot", Severity.CONFIGURE)
+    assert finding.message == "3.4.1; 3.5.0 on a, b, d"
+    assert {"kernel", "python", "enroot"} <= report.evidence["software"]["a"].keys()
+
+
+def test_software_that_one_node_lacks_is_found_and_what_may_differ_is_ignored(fleet: ProcessFleet) -> None:
+    (finding,) = find_unlike({"a": {"ofed": "5.8"}, "b": {}, "c": {"ofed": "5.8"}}, ())
+    assert (finding.host, finding.message) == ("b", "none; 5.8 on a, c")
+    assert not get_check("software").run(fleet, CheckSettings(options={"ignore": ["enroot"]})).findings
+
+
+@pytest.mark.parametrize(("torch", "cuda", "driver", "severity", "words"), [
+    ("2.6.0+cu124", "12.4", "12.4", None, ""),
+    ("2.6.0+cu118", "11.8", "12.8", None, ""),
+    ("2.6.0+cu124", "12.4", "11.8", Severity.CONFIGURE, "built for CUDA 12.4, and the driver runs 11.8 at most"),
+    ("2.6.0+cu128", "12.8", "12.2", Severity.MONITOR, "newer than the driver's 12.2"),
+    ("2.6.0+cu1210", "12.10", "12.9", Severity.MONITOR, "newer than the driver's 12.9"),
+    ("2.6.0+cpu", None, "12.2", Severity.CONFIGURE, "PyTorch 2.6.0+cpu is not built for CUDA"),
+    (None, None, "12.2", None, ""),
+    ("2.6.0+cu124", "12.4", None, Severity.CONFIGURE, "libcuda.so.1 is missing"),
+])  # fmt: skip
+def test_a_pytorch_that_the_driver_cannot_run(
+    torch: str | None, cuda: str | None, driver: str | None, severity: Severity | None, words: str
+) -> None:
+    """A newer major version never runs; a newer minor one mostly does."""
+    versions = {"torch": torch, "cuda": cuda, "driver's cuda": driver}
+    found = [*find_unfit_for_gpus("n", {name: version for name, version in versions.items() if version is not None})]
+    assert [finding.severity for finding in found] == ([severity] if severity else [])
+    assert all(words in finding.message for finding in found)

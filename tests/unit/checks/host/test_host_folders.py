@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Probe, get_check
 from pytest_llmbench.checks.host.folders import _CACHES, DiskOptions, check_room, find_cold, find_shared, find_strangers
-from pytest_llmbench.checks.host.nodes.folders import KernelCaches, Room, SharedView, cache_folders
+from pytest_llmbench.checks.host.nodes.folders import KernelCache, KernelCaches, Room, SharedView, cache_folders
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.recipe.environments import Container, Environment
 from pytest_llmbench.core.record.health import Report, Severity
@@ -38,19 +38,13 @@ def test_too_little_room_is_found(tmp_path: Path) -> None:
     assert "needs 1.09951e+12 GiB" in report.findings[0].message
 
 
-@pytest.mark.parametrize(
-    ("changes", "kinds"),
-    [
-        ({}, []),
-        ({"free_inodes": 4}, ["no_inodes"]),
-        ({"inodes": 0, "free_inodes": 0}, []),
-        ({"free_bytes": 2**30 - 1}, ["disk_full"]),
-        (
-            {"free_bytes": 0, "free_inodes": 0, "why": "Read-only file system"},
-            ["not_writable", "disk_full", "no_inodes"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "kinds"), [
+    ({}, []),
+    ({"free_inodes": 4}, ["no_inodes"]),
+    ({"inodes": 0, "free_inodes": 0}, []),
+    ({"free_bytes": 2**30 - 1}, ["disk_full"]),
+    ({"free_bytes": 0, "free_inodes": 0, "why": "Read-only file system"}, ["not_writable", "disk_full", "no_inodes"]),
+])  # fmt: skip
 def test_what_is_wrong_with_a_folder(changes: dict[str, Any], kinds: list[str]) -> None:
     facts = {"path": "/x", "why": None, "bytes": 2**40, "free_bytes": 2**30, "inodes": 100, "free_inodes": 5}
     room = Room(**facts | changes)
@@ -64,8 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> Report:
-    """Nodes a and b share the folder of Triton; each has its own home; b has compiled something."""
-    env = {host: {"HOME": str(folder / host), "TRITON_CACHE_DIR": str(folder / "triton")} for host in "ab"}
+    """Nodes a and b have homes of their own; b has compiled something."""
+    env = {host: {"HOME": str(folder / host)} for host in "ab"}
     (folder / "b/.cache/torch_extensions/fused_adam").mkdir(parents=True)
     (folder / "a").mkdir()
     environments = {
@@ -78,44 +72,29 @@ def report(folder: Path) -> Report:
     return get_check("jit_cache").run(fleet, CheckSettings())
 
 
-def as_two_machines(report: Report) -> dict[str, KernelCaches]:
-    """The nodes as if each had started by itself: the kernel says that they are one machine, as they are."""
-    facts: dict[str, KernelCaches] = dict(report.evidence["caches"])
-    return {**facts, "b": facts["b"].model_copy(update={"boot": "another"})}
-
-
-def test_folders_that_both_nodes_see_are_shared(report: Report) -> None:
-    found = [*find_shared(as_two_machines(report), report.evidence["marks"], Severity.CONFIGURE)]
-    assert [finding.host for finding in found] == ["a", "b"]
-    assert "TRITON_CACHE_DIR (" in found[0].message
-    assert ") with b" in found[0].message
-    assert "CUDA_CACHE_PATH" not in found[0].message
-    assert "TORCH_EXTENSIONS_DIR" not in found[1].message
-
-
-def test_a_file_system_of_the_network_is_shared_though_no_mark_was_seen(report: Report) -> None:
-    facts = as_two_machines(report)
-    folders = facts["a"].folders
-    there = {"mount": mount_of_kind("nfs4")}
-    folders = {**folders, "CUDA_CACHE_PATH": folders["CUDA_CACHE_PATH"].model_copy(update=there)}
-    facts["a"] = facts["a"].model_copy(update={"folders": folders})
-    (finding,) = find_shared(facts, {}, Severity.CONFIGURE)
+def test_folders_on_a_file_system_of_the_network_are_shared() -> None:
+    """A local one is not, though it has the same path on all nodes."""
+    local = KernelCache(folder="/tmp/triton", mount=mount_of_kind("ext4"), warm=True)
+    home = KernelCache(folder="/home/me/.nv/ComputeCache", mount=mount_of_kind("nfs4"), warm=True)
+    caches = {
+        "a": KernelCaches(folders={"TRITON_CACHE_DIR": local, "CUDA_CACHE_PATH": home}),
+        "b": KernelCaches(folders={"TRITON_CACHE_DIR": local}),
+    }
+    (finding,) = find_shared(caches, Severity.CONFIGURE)
     assert finding.host == "a"
-    assert ".nv/ComputeCache, nfs4) with other nodes that mount it" in finding.message
+    assert "CUDA_CACHE_PATH (/home/me/.nv/ComputeCache, nfs4) with the nodes that mount it" in finding.message
+    assert "TRITON_CACHE_DIR" not in finding.message
 
 
-def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report, folder: Path) -> None:
-    """Nodes of one machine share nothing by a network, cold caches are a hint, and no mark is left."""
+def test_folders_of_environments_are_looked_at_and_those_in_images_are_not(report: Report) -> None:
+    """Cold caches are a hint."""
     assert "TRITON_CACHE_DIR of environments.bare" in report.evidence["caches"]["a"].folders
     assert not any("image" in name for name in report.evidence["caches"]["a"].folders)
     assert not [finding for finding in report.findings if finding.kind == "shared_cache"]
-    assert any("share a machine" in note for note in report.notes)
     found = {finding.host: finding for finding in find_cold(report.evidence["caches"])}
     assert "TORCH_EXTENSIONS_DIR" in found["a"].message
     assert "TORCH_EXTENSIONS_DIR" not in found["b"].message
     assert not found["a"].severity.fails
-    assert report.evidence["marks"]["a"]["TRITON_CACHE_DIR"] == ("a", "b")
-    assert not [*folder.rglob(".llmbench-*")]
 
 
 def test_both_sides_know_the_same_variables() -> None:

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_llmbench.checks.base import Answer, CheckSettings, Site, get_check
 from pytest_llmbench.checks.host.limits import LimitsOptions, find_too_low, needs
-from pytest_llmbench.checks.host.memory import read_meminfo
 from pytest_llmbench.checks.host.nodes.facts import ProcessLimits, ResourceLimits
-from pytest_llmbench.checks.host.tuning import gpu_hints, huge_pages, node_hints, swapped_bytes
+from pytest_llmbench.checks.host.tuning import gpu_hints, huge_pages, node_hints
 from pytest_llmbench.core.record.health import Report, Severity
 from tests.support.fleet import HOST_FACTS, LIMITS, TUNING, UNLIMITED, ProcessFleet, cpu_site
 
@@ -61,13 +58,10 @@ def test_options_override() -> None:
     assert needs(told(0, 0), cpu_site(1), options) == {"nofile": 7, "memlock": 8, "nproc": 9}
 
 
-@pytest.mark.parametrize(
-    ("soft", "capabilities", "subjects"),
-    [
-        (None, 0, []), (2**40, 0, ["memlock"]), (2**40, IPC_LOCK, []), (64, 0, ["nofile", "nproc", "memlock"]),
-        (64, IPC_LOCK | SYS_RESOURCE, ["nofile"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("soft", "capabilities", "subjects"), [
+    (None, 0, []), (2**40, 0, ["memlock"]), (2**40, IPC_LOCK, []), (64, 0, ["nofile", "nproc", "memlock"]),
+    (64, IPC_LOCK | SYS_RESOURCE, ["nofile"]),
+])  # fmt: skip
 def test_what_is_too_low_with_gpus(soft: int | None, capabilities: int, subjects: list[str]) -> None:
     """Locked memory must be unlimited; a capability that lifts a limit counts."""
     found = find_too_low("n", told(soft, soft, capabilities=capabilities), GPUS, LimitsOptions())
@@ -83,13 +77,10 @@ def test_the_kernel_does_not_count_the_processes_of_root() -> None:
     assert [finding.subject for finding in found] == ["nofile"]
 
 
-@pytest.mark.parametrize(
-    ("hard", "action"),
-    [
-        (None, "`ulimit -l unlimited` in `setup` of the system's file needs no root; the hard limit is unlimited"),
-        (2**16, "only root can: raise memlock, soft and hard (now 65536)"),
-    ],
-)
+@pytest.mark.parametrize(("hard", "action"), [
+    (None, "`ulimit -l unlimited` in `setup` of the system's file needs no root; the hard limit is unlimited"),
+    (2**16, "only root can: raise memlock, soft and hard (now 65536)"),
+])  # fmt: skip
 def test_who_can_raise_it(hard: int | None, action: str) -> None:
     """A soft limit is raised by its user up to the hard one."""
     soft_and_hard = (UNLIMITED.model_copy(update={"memlock": limit}) for limit in (2**16, hard))
@@ -104,17 +95,14 @@ def test_ulimit_takes_kib() -> None:
     assert "`ulimit -l 2`" in found["memlock"].action
 
 
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({}, None), ({"governors": {"performance": 95, "powersave": 1}}, "CPU governor"), ({"governors": {}}, None),
-        ({"numa_balancing": "1"}, "NUMA balancing"), ({"numa_balancing": "1", "numa_nodes": 1}, None),
-        ({"numa_balancing": None}, None),
-        ({"transparent_hugepage": "always madvise [never]"}, "transparent huge pages"),
-        ({"transparent_hugepage": None}, None), ({"iommu_groups": {"DMA-FQ": 40}}, "IOMMU"),
-        ({"iommu_groups": {}}, None), ({"acs": ("0000:00:01.0",)}, "PCI ACS"), ({"acs": None}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "what"), [
+    ({}, None), ({"governors": {"performance": 95, "powersave": 1}}, "CPU governor"), ({"governors": {}}, None),
+    ({"numa_balancing": "1"}, "NUMA balancing"), ({"numa_balancing": "1", "numa_nodes": 1}, None),
+    ({"numa_balancing": None}, None),
+    ({"transparent_hugepage": "always madvise [never]"}, "transparent huge pages"),
+    ({"transparent_hugepage": None}, None), ({"iommu_groups": {"DMA-FQ": 40}}, "IOMMU"),
+    ({"iommu_groups": {}}, None), ({"acs": ("0000:00:01.0",)}, "PCI ACS"), ({"acs": None}, None),
+])  # fmt: skip
 def test_hints(changes: dict[str, Any], what: str | None) -> None:
     told = TUNING.model_copy(update=changes)
     assert [subject for subject, _, _ in (*node_hints(told, 0), *gpu_hints(told))] == ([what] if what else [])
@@ -130,32 +118,22 @@ def test_the_setting_in_brackets_is_the_one() -> None:
     assert huge_pages(TUNING.model_copy(update={"transparent_hugepage": None})) == "unknown"
 
 
-def test_swap_in_use() -> None:
-    assert swapped_bytes("SwapTotal:    2048 kB\nSwapFree:      1024 kB\n") == 2**20
-    assert swapped_bytes("") == 0
-
-
-GIB = 2**20  # in kB
-
-
-def text(total: int, available: int) -> str:
-    return f"MemTotal:       {total} kB\nMemFree:  1 kB\nMemAvailable:   {available} kB\nHugePages_Total:       0\n"
-
-
-def run(folder: Path, texts: Mapping[str, str | None], **options: Any) -> Report:
-    """Judge nodes whose memory is this, which no test can have for real."""
-    fleet = ProcessFleet(site=cpu_site(len(texts)), hosts=tuple(texts), folder=folder)
+def run(folder: Path, sizes: Mapping[str, tuple[int, int]], **options: Any) -> Report:
+    """Judge nodes with this memory in GiB, in all and available, which no test can have for real."""
+    fleet = ProcessFleet(site=cpu_site(len(sizes)), hosts=tuple(sizes), folder=folder)
     fleet._known["host-facts"] = [
-        Answer(host=host, rank=rank, local_rank=0, data={**HOST_FACTS.model_dump(), "meminfo": words})
-        for rank, (host, words) in enumerate(texts.items())
-    ]
+        Answer(
+            host=host, rank=rank, local_rank=0,
+            data={**HOST_FACTS.model_dump(), "memory": {"total": total << 30, "available": free << 30, "swapped": 0}},
+        )
+        for rank, (host, (total, free)) in enumerate(sizes.items())
+    ]  # fmt: skip
     return get_check("memory").run(fleet, CheckSettings(options=options))
 
 
 def test_a_node_that_lacks_a_module_is_found(tmp_path: Path) -> None:
     """Kernels reserve slightly different amounts of memory: such nodes count as equal."""
-    texts = {"a": text(512 * GIB, 500 * GIB), "b": text(511 * GIB, 500 * GIB), "c": text(448 * GIB, 440 * GIB)}
-    report = run(tmp_path, texts)
+    report = run(tmp_path, {"a": (512, 500), "b": (511, 500), "c": (448, 440)})
     (finding,) = report.findings
     assert (finding.host, finding.severity) == ("c", Severity.ISOLATE)
     assert finding.message == "448.00 GiB; 511.00 GiB on b, a"
@@ -167,13 +145,12 @@ def test_a_node_that_lacks_a_module_is_found(tmp_path: Path) -> None:
     [({}, True), ({"available_percent": 25}, False), ({"available_gib": 30}, False), ({"available_gib": 31}, True)],
 )
 def test_memory_in_use(tmp_path: Path, options: dict[str, Any], found: bool) -> None:
-    report = run(tmp_path, {"a": text(64 * GIB, 30 * GIB)}, **options)
+    report = run(tmp_path, {"a": (64, 30)}, **options)
     assert [finding.kind for finding in report.findings] == (["memory_in_use"] if found else [])
 
 
-@pytest.mark.parametrize("words", [None, "", "MemTotal: 64 kB\n", "MemAvailable: many kB\nMemTotal: 5 kB\n"])
-def test_a_node_that_does_not_say_is_no_pass(tmp_path: Path, words: str | None) -> None:
-    report = run(tmp_path, {"a": text(64 * GIB, 60 * GIB), "b": words})
+def test_a_node_that_does_not_say_is_no_pass(tmp_path: Path) -> None:
+    report = run(tmp_path, {"a": (64, 60), "b": (0, 0)})
     assert report.unjudged.keys() == {"b"}
     assert {reading.host for reading in report.readings} == {"a"}
 
@@ -187,9 +164,3 @@ def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
     settings = CheckSettings.model_validate({"references": [promised], "options": {"available_gib": 0}})
     (finding,) = get_check("memory").run(fleet, settings).findings
     assert (finding.reference, finding.kind) == ("contract", "below_reference")
-
-
-@given(st.dictionaries(st.from_regex(r"[A-Za-z]\w{0,8}", fullmatch=True).filter(str.isascii), st.integers(0, 2**50)))
-def test_sizes_are_read_back(sizes: dict[str, int]) -> None:
-    written = "".join(f"{name}:   {size} kB\n" for name, size in sizes.items())
-    assert read_meminfo(f"{written}HugePages_Free:   3\n") == {name: 1024 * size for name, size in sizes.items()}

@@ -92,36 +92,33 @@ def references(**changes: Any) -> dict[str, Any]:
     return {"defaults": {"references": [REFERENCE | changes]}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "messages"),
-    [
-        ({"famly": 1}, ["tiny.yaml: famly: unknown key 'famly' (did you mean 'family'?); legal: defaults, family, "]),
-        ({"defaults": {"stpes": 1}}, ["tiny.yaml: recipe small: stpes: unknown key 'stpes' (did you mean 'steps'?)"]),
-        ({"recipes": {"large": {"model": {"layer": 3}}}},
-         ["recipe large: model.layer: unknown key 'layer' (did you mean 'layers'?); legal: activation, "]),
-        ({"defaults": {"optimizer": {"lr": 3}}}, ["recipe small: optimizer.lr: unknown key 'lr'",
-                                                  "legal: betas, clip_grad_norm, decay, eps, learning_rate, "]),
-        (references(applies_to={"gpuss": 1}), ["references.0.applies_to.gpuss: unknown key",
-                                               "did you mean 'gpus'?); legal: gpu, gpus, nodes, system"]),
-        ({"defaults": {"data": {"kind": "synthetic", "path": "x"}}}, ["data.synthetic.path: unknown key"]),
-        ({"defaults": {"data": {"kind": "tokens"}}}, ["data: ", "'synthetic', 'token_file'"]),
-        (references(at_least=0.1), ["references.0.at_least: 0.1 has no unit; write it with one"]),
-        (references(at_least="5 words/s"), ["references.0: a bound in words/s belongs to a machine: add applies_to"]),
-        ({"defaults": {"references": [REFERENCE, REFERENCE]}},
-         ["recipe small: two references share a name: learns, learns"]),
-        ({"defaults": {"references": [REFERENCE, _UPPER]}},
-         ["recipe small: references learns and cap cannot both hold: no loss_drop is at least"]),
-        ({"smoke": {"stpes": 1}}, ["tiny.yaml: recipe small at scale smoke: stpes: unknown key 'stpes'"]),
-        ({"smoke": {"model": {"heads": 1}}}, ["at scale smoke: model.heads: unknown key 'heads'"]),
-        ({"smoke": {"steps": 5}}, ["recipe small at scale smoke: 5 steps leave none to judge after 5 of warm-up"]),
-        ({"defaults": {"time_limit": "soon"}}, ["recipe small: time_limit: 'soon' is not a time limit"]),
-        ({"defaults": {"warm_up": {"rule": "guess"}}}, ["warm_up.rule: ", "'skip_first'"]),
-        ({"defaults": {"model": {"dropout": 1}}}, ["model.dropout: ", "less than 1"]),
-        ({"smoke": {"model": {"attention_heads": 3}}}, ["hidden_size 32 does not divide into 3 attention heads"]),
-        ({"recipes": {"small": {"engine": None}}}, ["recipe small: engine: "]),
-        ({"recipes": []}, ["tiny.yaml: recipes: "]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "messages"), [
+    ({"famly": 1}, ["tiny.yaml: famly: unknown key 'famly' (did you mean 'family'?); legal: defaults, family, "]),
+    ({"defaults": {"stpes": 1}}, ["tiny.yaml: recipe small: stpes: unknown key 'stpes' (did you mean 'steps'?)"]),
+    ({"recipes": {"large": {"model": {"layer": 3}}}},
+     ["recipe large: model.layer: unknown key 'layer' (did you mean 'layers'?); legal: activation, "]),
+    ({"defaults": {"optimizer": {"lr": 3}}}, ["recipe small: optimizer.lr: unknown key 'lr'",
+                                              "legal: betas, clip_grad_norm, decay, eps, learning_rate, "]),
+    (references(applies_to={"gpuss": 1}), ["references.0.applies_to.gpuss: unknown key",
+                                           "did you mean 'gpus'?); legal: gpu, gpus, nodes, system"]),
+    ({"defaults": {"data": {"kind": "synthetic", "path": "x"}}}, ["data.synthetic.path: unknown key"]),
+    ({"defaults": {"data": {"kind": "tokens"}}}, ["data: ", "'synthetic', 'token_file'"]),
+    (references(at_least=0.1), ["references.0.at_least: 0.1 has no unit; write it with one"]),
+    (references(at_least="5 words/s"), ["references.0: a bound in words/s belongs to a machine: add applies_to"]),
+    ({"defaults": {"references": [REFERENCE, REFERENCE]}},
+     ["recipe small: two references share a name: learns, learns"]),
+    ({"defaults": {"references": [REFERENCE, _UPPER]}},
+     ["recipe small: references learns and cap cannot both hold: no loss_drop is at least"]),
+    ({"smoke": {"stpes": 1}}, ["tiny.yaml: recipe small at scale smoke: stpes: unknown key 'stpes'"]),
+    ({"smoke": {"model": {"heads": 1}}}, ["at scale smoke: model.heads: unknown key 'heads'"]),
+    ({"smoke": {"steps": 5}}, ["recipe small at scale smoke: 5 steps leave none to judge after 5 of warm-up"]),
+    ({"defaults": {"time_limit": "soon"}}, ["recipe small: time_limit: 'soon' is not a time limit"]),
+    ({"defaults": {"warm_up": {"rule": "guess"}}}, ["warm_up.rule: ", "'skip_first'"]),
+    ({"defaults": {"model": {"dropout": 1}}}, ["model.dropout: ", "less than 1"]),
+    ({"smoke": {"model": {"attention_heads": 3}}}, ["hidden_size 32 does not divide into 3 attention heads"]),
+    ({"recipes": {"small": {"engine": None}}}, ["recipe small: engine: "]),
+    ({"recipes": []}, ["tiny.yaml: recipes: "]),
+])  # fmt: skip
 def test_a_mistake_is_told_with_its_place(
     load: Load, tmp_path: Path, changes: dict[str, Any], messages: list[str]
 ) -> None:
@@ -169,12 +166,9 @@ def test_there_is_a_rank_per_gpu_or_the_cpu_ranks_asked_for(nodes: int, gpus: in
     assert topology.device == ("cuda" if gpus else "cpu")
 
 
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "cpu_ranks", "text"),
-    [
-        (1, 8, 1, "1 node × 8 GPUs"), (128, 1, 1, "128 nodes × 1 GPU"), (1, 0, 1, "1 node × 1 CPU rank"),
-        (2, 0, 4, "2 nodes × 4 CPU ranks"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("nodes", "gpus", "cpu_ranks", "text"), [
+    (1, 8, 1, "1 node × 8 GPUs"), (128, 1, 1, "128 nodes × 1 GPU"), (1, 0, 1, "1 node × 1 CPU rank"),
+    (2, 0, 4, "2 nodes × 4 CPU ranks"),
+])  # fmt: skip
 def test_it_reads_as_a_phrase(nodes: int, gpus: int, cpu_ranks: int, text: str) -> None:
     assert str(Topology(nodes=nodes, gpus_per_node=gpus, cpu_ranks_per_node=cpu_ranks)) == text

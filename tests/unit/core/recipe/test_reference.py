@@ -26,43 +26,38 @@ def reference(**changes: Any) -> Reference:
     return validate(Reference, given, "here")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"at_least": None}, "here: give at_least, at_most, or both"),
-        ({"at_least": 200_000}, "here: at_least: 200000 has no unit; write it with one, such as '200000 words/s'"),
-        ({"at_least": "nan words/s"}, "here: at_least: 'nan words/s' is not a quantity"),
-        ({"at_most": "100K words/s"}, "no number is at least 200,000 words/s and at most 100,000 words/s"),
-        ({"at_most": "5 s"}, "here: 200,000 words/s (token rate) cannot be compared with 5 s (time)"),
-        ({"applies_to": None}, "a bound in words/s belongs to a machine: add applies_to"),
-        ({"at_least": None, "at_most": "150 s", "applies_to": None}, "a bound in s belongs to a machine"),
-        ({"applies_to": {}}, "here: applies_to: name the hardware"),
-        ({"applies_to": {"gpu": None, "nodes": None}}, "name the hardware"),
-        ({"applies_to": {"gpu": ""}}, "here: applies_to.gpu: "),
-        ({"applies_to": {"gpus": 0}}, "here: applies_to.gpus: "),
-        ({"applies_to": {"node": 1}}, "unknown key 'node' (did you mean 'nodes'?); legal: gpu, gpus, nodes, system"),
-        ({"atleast": "5 %"}, "unknown key 'atleast' (did you mean 'at_least'?)"),
-        ({"between_runs": "0 %", "runs": 5}, "between_runs: 0 % is not a share above 0: runs always differ"),
-        ({"between_runs": "3 s", "runs": 5}, "between_runs: 3 s is not a share above 0"),
-        ({"between_runs": "0.2 %"}, "between_runs and runs belong together"),
-        ({"runs": 5}, "between_runs and runs belong together"),
-        ({"between_runs": "0.2 %", "runs": 1}, "here: runs: "),
-        ({"claim": "run", "between_runs": "0.2 %"}, "claim: run leaves the differences between runs out"),
-        ({"claim": "cluster"}, "here: claim: "),
-        ({"date": "yesterday"}, "here: date: "),
-        ({"xfail": {"until": "2026-12-31"}}, "here: xfail.reason: missing"),
-        ({"xfail": {"reason": " ", "until": "2026-12-31"}}, "here: xfail.reason: "),
-        ({"xfail": {"reason": "known"}}, "here: xfail.until: missing"),
-        ({"xfail": {"reason": "known", "until": "soon"}}, "here: xfail.until: must be a day, such as 2026-12-31"),
-        ({"xfail": {"reason": "known", "until": 1798675200}}, "here: xfail.until: must be a day"),
-        ({"xfail": {"reason": "known", "until": "2026-02-30"}}, "here: xfail.until: "),
-        ({"xfail": True}, "here: xfail: "),
-        (
-            {"at_most": "1M words/s", "xfail": {"reason": "known", "until": "2026-12-31"}},
-            "here: xfail is about one bound: leave out the other",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"at_least": None}, "here: give at_least, at_most, or both"),
+    ({"at_least": 200_000}, "here: at_least: 200000 has no unit; write it with one, such as '200000 words/s'"),
+    ({"at_least": "nan words/s"}, "here: at_least: 'nan words/s' is not a quantity"),
+    ({"at_most": "100K words/s"}, "no number is at least 200,000 words/s and at most 100,000 words/s"),
+    ({"at_most": "5 s"}, "here: 200,000 words/s (token rate) cannot be compared with 5 s (time)"),
+    ({"applies_to": None}, "a bound in words/s belongs to a machine: add applies_to"),
+    ({"at_least": None, "at_most": "150 s", "applies_to": None}, "a bound in s belongs to a machine"),
+    ({"applies_to": {}}, "here: applies_to: name the hardware"),
+    ({"applies_to": {"gpu": None, "nodes": None}}, "name the hardware"),
+    ({"applies_to": {"gpu": ""}}, "here: applies_to.gpu: "),
+    ({"applies_to": {"gpus": 0}}, "here: applies_to.gpus: "),
+    ({"applies_to": {"node": 1}}, "unknown key 'node' (did you mean 'nodes'?); legal: gpu, gpus, nodes, system"),
+    ({"atleast": "5 %"}, "unknown key 'atleast' (did you mean 'at_least'?)"),
+    ({"between_runs": "0 %", "runs": 5}, "between_runs: 0 % is not a share above 0: runs always differ"),
+    ({"between_runs": "3 s", "runs": 5}, "between_runs: 3 s is not a share above 0"),
+    ({"between_runs": "0.2 %"}, "between_runs and runs belong together"),
+    ({"runs": 5}, "between_runs and runs belong together"),
+    ({"between_runs": "0.2 %", "runs": 1}, "here: runs: "),
+    ({"claim": "run", "between_runs": "0.2 %"}, "claim: run leaves the differences between runs out"),
+    ({"claim": "cluster"}, "here: claim: "),
+    ({"date": "yesterday"}, "here: date: "),
+    ({"xfail": {"until": "2026-12-31"}}, "here: xfail.reason: missing"),
+    ({"xfail": {"reason": " ", "until": "2026-12-31"}}, "here: xfail.reason: "),
+    ({"xfail": {"reason": "known"}}, "here: xfail.until: missing"),
+    ({"xfail": {"reason": "known", "until": "soon"}}, "here: xfail.until: must be a day, such as 2026-12-31"),
+    ({"xfail": {"reason": "known", "until": 1798675200}}, "here: xfail.until: must be a day"),
+    ({"xfail": {"reason": "known", "until": "2026-02-30"}}, "here: xfail.until: "),
+    ({"xfail": True}, "here: xfail: "),
+    ({"at_most": "1M words/s", "xfail": {"reason": "known", "until": "2026-12-31"}},
+     "here: xfail is about one bound: leave out the other"),
+])  # fmt: skip
 def test_a_bound_that_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         reference(**changes)
@@ -144,13 +139,10 @@ def test_a_verdict_is_about_the_system_unless_it_says_otherwise() -> None:
 HERE = {"system": "here"}
 
 
-@pytest.mark.parametrize(
-    "upper",
-    [
-        {}, {"applies_to": {"gpu": "A100-SXM4-80GB"}},
-        {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "system": "here"}}, {"at_most": "150 words/s"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("upper", [
+    {}, {"applies_to": {"gpu": "A100-SXM4-80GB"}},
+    {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 8, "system": "here"}}, {"at_most": "150 words/s"},
+])  # fmt: skip
 def test_two_that_cannot_both_hold_are_refused(upper: dict[str, Any]) -> None:
     """No run can be faster than one bound and slower than another below it; both are named, in either order."""
     other = reference(name="cap", **{"at_least": None, "at_most": "150K tokens/s", **upper})
@@ -161,16 +153,13 @@ def test_two_that_cannot_both_hold_are_refused(upper: dict[str, Any]) -> None:
             refuse_contradictions(both)
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper"),
-    [
-        ({}, {"at_most": "200K words/s"}), ({}, {"statistic": "tokens_per_s_per_gpu"}),
-        ({}, {"applies_to": {"gpu": "H200", "gpus": 8, "nodes": 1}}),
-        ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 4}}),
-        ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "nodes": 2}}), ({}, {"applies_to": HERE}),
-        ({}, {"per_node": True}), ({"applies_to": HERE}, {"applies_to": {"system": "there"}}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lower", "upper"), [
+    ({}, {"at_most": "200K words/s"}), ({}, {"statistic": "tokens_per_s_per_gpu"}),
+    ({}, {"applies_to": {"gpu": "H200", "gpus": 8, "nodes": 1}}),
+    ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "gpus": 4}}),
+    ({}, {"applies_to": {"gpu": "A100-SXM4-80GB", "nodes": 2}}), ({}, {"applies_to": HERE}),
+    ({}, {"per_node": True}), ({"applies_to": HERE}, {"applies_to": {"system": "there"}}),
+])  # fmt: skip
 def test_two_that_no_number_has_to_meet_may_stand_together(lower: dict[str, Any], upper: dict[str, Any]) -> None:
     given = {"at_least": None, "at_most": "150K words/s", **upper}
     refuse_contradictions([reference(**lower), reference(name="cap", **given)])

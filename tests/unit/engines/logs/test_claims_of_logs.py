@@ -125,17 +125,14 @@ def test_what_the_recipe_asks_for_beyond_its_fields_may_be_printed(tmp_path: Pat
     assert OURS.problem(tmp_path, ours(), **asked) is not None
 
 
-@pytest.mark.parametrize(
-    ("more", "arguments", "kind"),
-    [
-        ("  successfully loaded checkpoint from /base [ t 1/2, p 1/1 ] at iteration 1000", {}, "wrong_work"),
-        (" loading distributed checkpoint from /base at iteration 1000", {}, "wrong_work"),
-        ("  successfully loaded checkpoint from /base [ t 1/2, p 1/1 ] at iteration 0", {"load": "/base"}, None),
-        ("    will not load any checkpoints and will start from random", {}, None),
-        ("Total number of parameters in billions: 1.31", {}, "wrong_work"),
-        ("Total number of parameters in billions: 0.00", {}, None),
-    ],
-)
+@pytest.mark.parametrize(("more", "arguments", "kind"), [
+    ("  successfully loaded checkpoint from /base [ t 1/2, p 1/1 ] at iteration 1000", {}, "wrong_work"),
+    (" loading distributed checkpoint from /base at iteration 1000", {}, "wrong_work"),
+    ("  successfully loaded checkpoint from /base [ t 1/2, p 1/1 ] at iteration 0", {"load": "/base"}, None),
+    ("    will not load any checkpoints and will start from random", {}, None),
+    ("Total number of parameters in billions: 1.31", {}, "wrong_work"),
+    ("Total number of parameters in billions: 0.00", {}, None),
+])  # fmt: skip
 def test_lines_beside_arguments_must_agree(
     tmp_path: Path, more: str, arguments: dict[str, str], kind: str | None
 ) -> None:
@@ -166,18 +163,13 @@ def test_settings_of_other_frameworks_are_counted(log: TrueLog, printed: int, co
     assert re.fullmatch(rf"{printed} settings printed, {compared} compared, .*, \d+ unknown: .*", summary)
 
 
-@pytest.mark.parametrize(
-    ("log", "printed", "changed"),
-    readable(
-        (
-            (METASEQ_CPU, "'finetune_from_model': None", "'finetune_from_model': '/base.pt'"),
-            (METASEQ_CPU, "'ewm_ratio_to_skip_batch': -1.0", "'ewm_ratio_to_skip_batch': 1.25"),
-            (LAMBDA_350M, "pld_enabled .................. False", "pld_enabled .................. True"),
-            (LAMBDA_350M, "curriculum_enabled_legacy .... False", "curriculum_enabled_legacy .... True"),
-        ),
-        lambda case: case[0].name,
-    ),
-)
+@pytest.mark.parametrize(("log", "printed", "changed"), readable(
+    ((METASEQ_CPU, "'finetune_from_model': None", "'finetune_from_model': '/base.pt'"),
+     (METASEQ_CPU, "'ewm_ratio_to_skip_batch': -1.0", "'ewm_ratio_to_skip_batch': 1.25"),
+     (LAMBDA_350M, "pld_enabled .................. False", "pld_enabled .................. True"),
+     (LAMBDA_350M, "curriculum_enabled_legacy .... False", "curriculum_enabled_legacy .... True")),
+    lambda case: case[0].name,
+))  # fmt: skip
 def test_a_switch_that_leaves_work_out_is_other_work(log: TrueLog, printed: str, changed: str, tmp_path: Path) -> None:
     text = log.text()
     assert printed in text
@@ -285,48 +277,43 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
     assert (problem.kind if problem else None) == log.kind, problem
 
 
-@pytest.mark.parametrize(
-    ("log", "pattern", "instead", "named"),
-    readable(
-        [
-            (MEGATRON_H200, r"(  num_layers \.+) 12\b", r"\1 2", "layers 2"),
-            (MEGATRON_H200, r"(rank \(0, 0, 0\): )125262336", r"\g<1>54398976", "parameters of rank 54398976"),
-            (MEGATRON_H200, r"(sequence_length=)2048", r"\g<1>1024", "sequence length 1024"),
-            (MEGATRON_H200, r"(grads_in_fp32 \.+) True", r"\1 False", "gradient precision of the model"),
-            (MEGATRON_H200, r"(grad_reduce_in_bf16 \.+) False", r"\1 True", "gradient precision bf16"),
-            (MEGATRON_H200, r"(Total number of parameters in billions:) 0.12", r"\1 1.31", "parameters 1310000000"),
-            (MEGATRON_CPU, r"tensor-model-parallel size: 2", "tensor-model-parallel size: 1", "tensor 1"),
-            (MEGATRON_CPU, r"(rank \(1, 0\): )60736", r"\g<1>35552", "parameters of rank 35552"),
-            (METASEQ_CPU, r"decoder_ffn_embed_dim=128", "decoder_ffn_embed_dim=256", "feed forward size 256"),
-            (METASEQ_CPU, r"decoder_layers=2", "decoder_layers=12", "layers 12"),
-            (METASEQ_CPU, r"'tokens_per_sample': 64", "'tokens_per_sample': 32", "sequence length 32"),
-            (METASEQ_CPU, r"batch size per GPU = 4", "batch size per GPU = 2", "micro batch size 2"),
-            (METASEQ_CPU, r"update_freq': \[1\]", "update_freq': [4]", "update_freq 4"),
-            (METASEQ_CPU, r"attention_dropout=0.1", "attention_dropout=0.0", "dropout 0;"),
-            (METASEQ_CPU, r"(metaseq.trainer \| )loading train data", r"\1Loaded checkpoint x (", "weights loaded"),
-            (METASEQ_CPU, r"num\. trained: 104,064", "num. trained: 4,064", "frozen parameters 100000"),
-            (NEMO_2, r"(rank \(0, 0\): )124082688", r"\g<1>54398976", "parameters of rank 54398976"),
-            (NEMO_2, r"original vocab_size: 50257", "original vocab_size: 32000", "vocab size 32000"),
-            (NEMO_2, r"sequence_length=512", "sequence_length=256", "sequence length 256"),
-            (NEMO_2, r"(\n {4}global_batch_size:) 16", r"\1 8", "global_batch_size 8"),
-            (NEMO_2, r"bf16=True", "bf16=False", "bf16 off"),
-            (NEMO_2, r"(OptimizerConfig\(optimizer=)'adam'", r"\1'sgd'", "optimizer sgd"),
-            (LAMBDA_350M, r"facebook/opt-350m", "facebook/opt-125m", "layers 12"),
-            (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --disable_dropout", "dropout 0;"),
-            (LAMBDA_350M, r"(train_batch_size \.+) 192", r"\1 96", "global batch size 96"),
-            (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
-            (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
-            (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "bf16 on"),
-            (LAMBDA_350M, r"(fp16_enabled \.+) True", r"\1 False", "fp16 off"),
-            (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 512 --lora_dim 128", "lora of rank 128"),
-            (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 8", "lora of rank 8"),
-            (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --only_optimize_lora", "which alone is trained"),
-            (LAMBDA_13B, r"--gradient_checkpointing ", "", "activation checkpointing none"),
-            (LAMBDA_13B, r"(micro_batch_size_per_gpu) +16", r"\1  8", "micro batch size 8"),
-        ],
-        lambda case: case[0].name,
-    ),
-)
+@pytest.mark.parametrize(("log", "pattern", "instead", "named"), readable(
+    [(MEGATRON_H200, r"(  num_layers \.+) 12\b", r"\1 2", "layers 2"),
+     (MEGATRON_H200, r"(rank \(0, 0, 0\): )125262336", r"\g<1>54398976", "parameters of rank 54398976"),
+     (MEGATRON_H200, r"(sequence_length=)2048", r"\g<1>1024", "sequence length 1024"),
+     (MEGATRON_H200, r"(grads_in_fp32 \.+) True", r"\1 False", "gradient precision of the model"),
+     (MEGATRON_H200, r"(grad_reduce_in_bf16 \.+) False", r"\1 True", "gradient precision bf16"),
+     (MEGATRON_H200, r"(Total number of parameters in billions:) 0.12", r"\1 1.31", "parameters 1310000000"),
+     (MEGATRON_CPU, r"tensor-model-parallel size: 2", "tensor-model-parallel size: 1", "tensor 1"),
+     (MEGATRON_CPU, r"(rank \(1, 0\): )60736", r"\g<1>35552", "parameters of rank 35552"),
+     (METASEQ_CPU, r"decoder_ffn_embed_dim=128", "decoder_ffn_embed_dim=256", "feed forward size 256"),
+     (METASEQ_CPU, r"decoder_layers=2", "decoder_layers=12", "layers 12"),
+     (METASEQ_CPU, r"'tokens_per_sample': 64", "'tokens_per_sample': 32", "sequence length 32"),
+     (METASEQ_CPU, r"batch size per GPU = 4", "batch size per GPU = 2", "micro batch size 2"),
+     (METASEQ_CPU, r"update_freq': \[1\]", "update_freq': [4]", "update_freq 4"),
+     (METASEQ_CPU, r"attention_dropout=0.1", "attention_dropout=0.0", "dropout 0;"),
+     (METASEQ_CPU, r"(metaseq.trainer \| )loading train data", r"\1Loaded checkpoint x (", "weights loaded"),
+     (METASEQ_CPU, r"num\. trained: 104,064", "num. trained: 4,064", "frozen parameters 100000"),
+     (NEMO_2, r"(rank \(0, 0\): )124082688", r"\g<1>54398976", "parameters of rank 54398976"),
+     (NEMO_2, r"original vocab_size: 50257", "original vocab_size: 32000", "vocab size 32000"),
+     (NEMO_2, r"sequence_length=512", "sequence_length=256", "sequence length 256"),
+     (NEMO_2, r"(\n {4}global_batch_size:) 16", r"\1 8", "global_batch_size 8"),
+     (NEMO_2, r"bf16=True", "bf16=False", "bf16 off"),
+     (NEMO_2, r"(OptimizerConfig\(optimizer=)'adam'", r"\1'sgd'", "optimizer sgd"),
+     (LAMBDA_350M, r"facebook/opt-350m", "facebook/opt-125m", "layers 12"),
+     (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --disable_dropout", "dropout 0;"),
+     (LAMBDA_350M, r"(train_batch_size \.+) 192", r"\1 96", "global batch size 96"),
+     (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 256", "sequence length 256"),
+     (LAMBDA_350M, r"(zero_optimization_stage \.+) 0", r"\1 2", "sharding gradients"),
+     (LAMBDA_350M, r"(bfloat16_enabled \.+) False", r"\1 True", "bf16 on"),
+     (LAMBDA_350M, r"(fp16_enabled \.+) True", r"\1 False", "fp16 off"),
+     (LAMBDA_350M, r"--max_seq_len 512", "--max_seq_len 512 --lora_dim 128", "lora of rank 128"),
+     (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 8", "lora of rank 8"),
+     (LAMBDA_13B, r"--lora_dim 128", "--lora_dim 128 --only_optimize_lora", "which alone is trained"),
+     (LAMBDA_13B, r"--gradient_checkpointing ", "", "activation checkpointing none"),
+     (LAMBDA_13B, r"(micro_batch_size_per_gpu) +16", r"\1  8", "micro batch size 8")],
+    lambda case: case[0].name,
+))  # fmt: skip
 def test_a_true_log_of_other_work_is_refused(
     tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str
 ) -> None:

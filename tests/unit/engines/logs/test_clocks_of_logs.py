@@ -60,22 +60,16 @@ def test_clocks_that_agree_are_no_doubt(tmp_path: Path, text: str) -> None:
     assert METASEQ.problem(tmp_path, text) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (metaseq(rate=2.0), "was busy for 12 s by `train_wall`, where its rate is of 6.25 s"),
-        (metaseq(rate=0.5), "5 steps took 25 s by the line about them, and 12 s by `wall`"),
-        (metaseq(stamps=0.5), "`wall` goes on by 12 s, and the time by 6 s"),
-        (metaseq(wall=2.0), "`wall` goes on by 25 s, and the time by 13 s"),
-        (metaseq(rate=2.0, wall=0.5, busy=0.5), "`wall` goes on by 7 s, and the time by 13 s"),
-        (re.sub(r'"ups": "0.4\d*"', '"ups": "0.80"', metaseq()), "step 5 says wps 204.8, where ups 0.8 × wpb 512 are"),
-        (
-            re.sub(r'"ups": "0.4\d*"', '"ups": "0.80"', metaseq()).replace('"wpb": "512", ', ""),
-            "step 5 says wps 204.8 and ups 0.8, where the recipe's step is 512: its rate is of other work than this",
-        ),
-    ],
-    ids=["rate", "slower", "stamps", "wall", "all but the stamps", "ups", "ups alone"],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    (metaseq(rate=2.0), "was busy for 12 s by `train_wall`, where its rate is of 6.25 s"),
+    (metaseq(rate=0.5), "5 steps took 25 s by the line about them, and 12 s by `wall`"),
+    (metaseq(stamps=0.5), "`wall` goes on by 12 s, and the time by 6 s"),
+    (metaseq(wall=2.0), "`wall` goes on by 25 s, and the time by 13 s"),
+    (metaseq(rate=2.0, wall=0.5, busy=0.5), "`wall` goes on by 7 s, and the time by 13 s"),
+    (re.sub(r'"ups": "0.4\d*"', '"ups": "0.80"', metaseq()), "step 5 says wps 204.8, where ups 0.8 × wpb 512 are"),
+    (re.sub(r'"ups": "0.4\d*"', '"ups": "0.80"', metaseq()).replace('"wpb": "512", ', ""),
+     "step 5 says wps 204.8 and ups 0.8, where the recipe's step is 512: its rate is of other work than this"),
+], ids=["rate", "slower", "stamps", "wall", "all but the stamps", "ups", "ups alone"])  # fmt: skip
 def test_metaseqs_clocks_have_to_agree(tmp_path: Path, text: str, said: str) -> None:
     """`wps`, `wall`, `train_wall` and the times of its lines, each by another clock."""
     problem = known(METASEQ.problem(tmp_path, text))
@@ -93,8 +87,7 @@ def test_lambdas_execution_time_covers_its_lines(tmp_path: Path, log: TrueLog, s
     shorter = share * float(seconds)
     text = text.replace(f"Execution time: {seconds} ", f"Execution time: {shorter:.4f} ")
     text = re.sub(r"Throughput: [\d.]+", f"Throughput: {sequences / shorter:.4f}", text)
-    problem = known(log.problem(tmp_path, text))
-    assert "s passed by the lines' times, and" in problem.message
+    assert "s passed by the lines' times, and" in known(log.problem(tmp_path, text)).message
 
 
 @pytest.mark.parametrize(("share", "sane"), [(1.0, True), (0.2, False)])

@@ -93,15 +93,12 @@ def test_a_file_beside_a_log_of_the_same_run_changes_nothing(folder: Path) -> No
     assert beside() == alone
 
 
-@pytest.mark.parametrize(
-    ("tag", "value", "why"),
-    [
-        ("iteration-time", 0.001, "the time in seconds of step 7 is "),
-        ("lm loss", 1.0, "the loss of step 7 is "),
-        ("grad-norm", 9.0, "the gradient norm of step 7 is "),
-        ("batch-size", 16.0, "the batch of step 7 is 8 in its log and 16 in its event file"),
-    ],
-)
+@pytest.mark.parametrize(("tag", "value", "why"), [
+    ("iteration-time", 0.001, "the time in seconds of step 7 is "),
+    ("lm loss", 1.0, "the loss of step 7 is "),
+    ("grad-norm", 9.0, "the gradient norm of step 7 is "),
+    ("batch-size", 16.0, "the batch of step 7 is 8 in its log and 16 in its event file"),
+])  # fmt: skip
 def test_a_file_that_says_otherwise_is_a_doubt(folder: Path, tag: str, value: float, why: str) -> None:
     write(folder, *scalars(changed(list(rows_of(logged(folder))), 7, tag, value)))
     (doubt,) = doubts(folder)

@@ -127,10 +127,8 @@ def later(words: str, ms: int) -> Callable[[str], str]:
 DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "aborted": (lambda text: text.replace('"success"', '"aborted"'), "no_evidence_of_completion"),
     "no run_stop": (without("run_stop"), "no_evidence_of_completion"),
-    "cut": (
-        lambda text: text[: text.rindex("0: :::MLLOG", 0, text.rindex("block_start"))],
-        "no_evidence_of_completion",
-    ),
+    "cut": (lambda text: text[: text.rindex("0: :::MLLOG", 0, text.rindex("block_start"))],
+            "no_evidence_of_completion"),
     "another run": (lambda text: text + text.replace(": 17600", ": 17601"), "restarted"),
     "a second trial": (lambda text: text + text[text.index("0: ", 250) :].replace(": 17600", ": 17601"), "restarted"),
     "last lines": (without("train_loss", 3), "implausible"),
@@ -143,19 +141,15 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "a block begins late": (later("block_start", 1000), "implausible"),
     "a block begins after all": (later("block_start", 300_000), "no_evidence_of_completion"),
     "a block ends early": (later("block_stop", -1000), "implausible"),
-    "an older clock": (
-        lambda text: text[:5000] + text[5000:].replace(": 17600", ": 17590"),
-        "unreadable_log no_evidence_of_completion",
-    ),
+    "an older clock": (lambda text: text[:5000] + text[5000:].replace(": 17600", ": 17590"),
+                       "unreadable_log no_evidence_of_completion"),
     "twice the batch": (lambda text: text.replace('"value": 8,', '"value": 16,'), "wrong_work"),
-    "no batch": (
-        lambda text: text.replace('"global_batch_size"', '"global_batch"'),
-        "unreadable_log no_evidence_of_completion",
-    ),
+    "no batch": (lambda text: text.replace('"global_batch_size"', '"global_batch"'),
+                 "unreadable_log no_evidence_of_completion"),
     "another model": (lambda text: text.replace("70b_lora", "8b"), "wrong_work"),
     "target not reached": (lambda text: text.replace('"value": 0.92,', '"value": 0.93,'), "implausible"),
     "no number": (lambda text: text.replace('"train_loss": 1', '"train_loss": NaN, "was": 1'), "not_finite"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
@@ -203,15 +197,12 @@ def found(folder: Path, log: Path, recipes: dict[str, Recipe], **facts: Any) -> 
 MLPERF = {name: recipe for name, recipe in shipped_recipes().items() if recipe.engine == "mlperf"}
 
 
-@pytest.mark.parametrize(
-    ("gpu", "nodes", "recipe", "words"),
-    [
-        ("MI355X", 1, "mlperf_llama31_8b_mi", "fits mlperf_llama31_8b_mi of 24 recipes"),
-        ("MI300X", 1, "mlperf_llama31_8b_mi", "it has no reference for 8 × MI300X, 1 node"),
-        ("B200", 2, "mlperf_llama31_8b_nvfp4_mbs1_ga2", "fits mlperf_llama31_8b_nvfp4_mbs1_ga2 of 24 recipes"),
-        ("MI355X", 2, "mlperf_llama31_8b_nvfp4_mbs1_ga2", "it has no reference for 16 × MI355X, 2 nodes"),
-    ],
-)
+@pytest.mark.parametrize(("gpu", "nodes", "recipe", "words"), [
+    ("MI355X", 1, "mlperf_llama31_8b_mi", "fits mlperf_llama31_8b_mi of 24 recipes"),
+    ("MI300X", 1, "mlperf_llama31_8b_mi", "it has no reference for 8 × MI300X, 1 node"),
+    ("B200", 2, "mlperf_llama31_8b_nvfp4_mbs1_ga2", "fits mlperf_llama31_8b_nvfp4_mbs1_ga2 of 24 recipes"),
+    ("MI355X", 2, "mlperf_llama31_8b_nvfp4_mbs1_ga2", "it has no reference for 16 × MI355X, 2 nodes"),
+])  # fmt: skip
 def test_the_recipe_that_fits_is_found(tmp_path: Path, gpu: str, nodes: int, recipe: str, words: str) -> None:
     """By benchmark, batch, accumulation, sequences and layout of the log, and by the GPUs of its facts."""
     runs = found(tmp_path, BLOCKS, MLPERF, gpu=gpu, nodes=nodes, gpus_per_node=8)

@@ -72,8 +72,7 @@ def test_a_real_run(run: Path) -> None:
     assert problem(run) is None
     assert known(problem(run, RECIPE.model_copy(update={"global_batch_size": 16})))[0] == "wrong_work"
     assert [step.step for step in series.steps] == list(range(1, 41))
-    assert series.completed == "`Trainer.fit` stopped: `max_steps=40` reached."
-    assert series.world_size == 2
+    assert (series.completed, series.world_size) == ("`Trainer.fit` stopped: `max_steps=40` reached.", 2)
     assert all(step.samples == 8 and step.tokens == 256 for step in series.steps)
     # The log has 4 digits of it.
     assert series.steps[-1].seconds == 0.10540299117565155
@@ -264,16 +263,13 @@ def with_line(folder: Path, step: int, old: str, new: str) -> None:
     log.write_text("".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("train_step_timing in s: 0.1085", "train_step_timing in s: 0.0985",
-         "the time in seconds of step 39 is 0.0985"),
-        ("reduced_train_loss: 4.072", "reduced_train_loss: 3.072", "the loss of step 39 is 3.072 in its log and 4.07"),
-        ("global_batch_size: 8", "global_batch_size: 9",
-         "the batch of step 39 is 9 in its log and 8 in its event file"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "why"), [
+    ("train_step_timing in s: 0.1085", "train_step_timing in s: 0.0985",
+     "the time in seconds of step 39 is 0.0985"),
+    ("reduced_train_loss: 4.072", "reduced_train_loss: 3.072", "the loss of step 39 is 3.072 in its log and 4.07"),
+    ("global_batch_size: 8", "global_batch_size: 9",
+     "the batch of step 39 is 9 in its log and 8 in its event file"),
+])  # fmt: skip
 def test_a_log_that_its_event_file_contradicts_is_a_doubt(run: Path, old: str, new: str, why: str) -> None:
     assert problem(run) is None
     with_line(run, 38, old, new)
@@ -288,5 +284,4 @@ def test_the_time_of_a_command_fits_between_its_dates(run: Path, elapsed: str, d
     log.write_text(log.read_text().replace("END_TRAINING", f"{spent}END_TRAINING"))
     assert (problem(run) is not None) == doubted
     log.write_text(log.read_text().replace("09:09:05 UTC", "10:09:05 UTC"))
-    found = known(problem(run))
-    assert found[1].endswith("the dates around it are 3663 s apart")
+    assert known(problem(run))[1].endswith("the dates around it are 3663 s apart")

@@ -48,17 +48,13 @@ def without_loss(text: str, first: int, last: int) -> str:
 LOSS, SKIPPED = r"(lm loss: )\S+", r"(number of skipped iterations: +)\d+"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (changed(LOSS, lambda step: f"{5 * 0.5**step:.6E}"), "the loss fell from 2.5 to"),
-        (changed(LOSS, lambda step: f"{1.5 - step / 100:.6E}"), "this is not the beginning of a training"),
-        (changed(LOSS, lambda step: f"{15 - step / 100:.6E}"), "this is not the beginning of a training"),
-        (changed(SKIPPED, lambda step: str(int(step % 2))), "12 of 25 judged steps were skipped"),
-        (without_loss(ours(), 20, 20), "the line of step 20 has no loss"),
-    ],
-    ids=["by heart", "resumed", "diverged", "skipped", "no loss"],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    (changed(LOSS, lambda step: f"{5 * 0.5**step:.6E}"), "the loss fell from 2.5 to"),
+    (changed(LOSS, lambda step: f"{1.5 - step / 100:.6E}"), "this is not the beginning of a training"),
+    (changed(LOSS, lambda step: f"{15 - step / 100:.6E}"), "this is not the beginning of a training"),
+    (changed(SKIPPED, lambda step: str(int(step % 2))), "12 of 25 judged steps were skipped"),
+    (without_loss(ours(), 20, 20), "the line of step 20 has no loss"),
+], ids=["by heart", "resumed", "diverged", "skipped", "no loss"])  # fmt: skip
 def test_steps_that_are_no_training_are_refused(tmp_path: Path, text: str, said: str) -> None:
     """Each class alone, on a log that is whole and says all that the recipe says."""
     problem = known(OURS.problem(tmp_path, text, warm_up={"steps": 5}))
@@ -83,22 +79,13 @@ def test_a_few_skipped_steps_are_a_finding(tmp_path: Path) -> None:
     assert told(warm_up) == []
 
 
-@pytest.mark.parametrize(
-    ("slower", "told"),
-    readable(
-        [
-            ({}, []),
-            ({20: 2.0, 30: 2.0, 40: 1.5}, ["the first 3 judged steps are slow (1.83 times the median of "]),
-            (
-                {50: 3.0, 80: 3.0},
-                ["slow steps among the judged ones (3 times the median of 0.20", "50, 80: an evaluation"],
-            ),
-            ({100: 2.0, 110: 2.0}, ["the last 2 judged steps are slow ("]),
-            ({10 * step: 1 + step / 100 for step in range(2, 11)} | {110: 1.25}, ["drift by +8.4 %", "is not settled"]),
-        ],
-        lambda _: LAMBDA_350M.name,
-    ),
-)
+@pytest.mark.parametrize(("slower", "told"), readable(
+    [({}, []), ({20: 2.0, 30: 2.0, 40: 1.5}, ["the first 3 judged steps are slow (1.83 times the median of "]),
+     ({50: 3.0, 80: 3.0}, ["slow steps among the judged ones (3 times the median of 0.20", "50, 80: an evaluation"]),
+     ({100: 2.0, 110: 2.0}, ["the last 2 judged steps are slow ("]),
+     ({10 * step: 1 + step / 100 for step in range(2, 11)} | {110: 1.25}, ["drift by +8.4 %", "is not settled"])],
+    lambda _: LAMBDA_350M.name,
+))  # fmt: skip
 def test_judged_lines_of_several_kinds_are_a_finding(tmp_path: Path, slower: dict[int, float], told: list[str]) -> None:
     """The rule for our own ranks on GPUs holds for a log whose lines are about every tenth step."""
 
@@ -122,8 +109,7 @@ def test_steps_that_are_skipped_before_the_judged_ones_are_none_of_them(tmp_path
 def test_deepspeed_says_how_many_steps_were_skipped(tmp_path: Path) -> None:
     damaged, count = re.subn(r"(step=110, skipped=)9\b", r"\g<1>60", LAMBDA_350M.text())
     assert count == 1
-    problem = known(LAMBDA_350M.problem(tmp_path, damaged))
-    assert "52 of 100 judged steps were skipped" in problem.message
+    assert "52 of 100 judged steps were skipped" in known(LAMBDA_350M.problem(tmp_path, damaged)).message
 
 
 @pytest.mark.parametrize(
@@ -183,18 +169,13 @@ def test_a_log_of_another_day_is_refused(first: float, last: float, *, sane: boo
     assert first_problem(dataclasses.replace(run, origin=Origin())) is None  # made elsewhere, at an unknown time
 
 
-@pytest.mark.parametrize(
-    ("engine", "line"),
-    [
-        ("megatron_lm", "[after training is done] datetime: 2026-11-21 12:00:10.747045 "),
-        ("metaseq", "2026-11-21 12:00:10 | INFO | metaseq.cli.train | done training in 0.5 seconds"),
-        (
-            "nemo_torchrun",
-            "[NeMo I 2026-11-21 12:00:10 x:1] All distributed processes registered. Starting with 2 processes",
-        ),
-        ("deepspeed_chat", "[2026-11-21 12:00:10,626] [INFO] [launch.py:170:main] dist_world_size=2"),
-    ],
-)
+@pytest.mark.parametrize(("engine", "line"), [
+    ("megatron_lm", "[after training is done] datetime: 2026-11-21 12:00:10.747045 "),
+    ("metaseq", "2026-11-21 12:00:10 | INFO | metaseq.cli.train | done training in 0.5 seconds"),
+    ("nemo_torchrun",
+     "[NeMo I 2026-11-21 12:00:10 x:1] All distributed processes registered. Starting with 2 processes"),
+    ("deepspeed_chat", "[2026-11-21 12:00:10,626] [INFO] [launch.py:170:main] dist_world_size=2"),
+])  # fmt: skip
 def test_the_times_of_lines_are_read(tmp_path: Path, engine: str, line: str) -> None:
     path = tmp_path / "job.out"
     path.write_text(f"[default0]:{line}\n")

@@ -51,14 +51,11 @@ def test_a_rank_that_the_others_wait_for_is_the_straggler(make_run: MakeRun, num
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "own", "counters"),
-    [
-        ("data", {"data": 0.045, "forward": 0.05}, {}),
-        ("throttled", {"forward": 0.095}, {"throttled_s": 0.05, "delayed_s": 0.045}),
-        ("host", {"forward": 0.095}, {"throttled_s": 0.0, "delayed_s": 0.035}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "own", "counters"), [
+    ("data", {"data": 0.045, "forward": 0.05}, {}),
+    ("throttled", {"forward": 0.095}, {"throttled_s": 0.05, "delayed_s": 0.045}),
+    ("host", {"forward": 0.095}, {"throttled_s": 0.0, "delayed_s": 0.035}),
+])  # fmt: skip
 def test_a_counter_explains_it(make_run: MakeRun, kind: str, own: dict[str, float], counters: dict[str, float]) -> None:
     usual = {"throttled_s": 0.0, "delayed_s": 0.0} if counters else {}
     ranks = [rank(each, {"data": 0.001, "forward": 0.05}, 0.1, 0.0, **usual) for each in range(3)]
@@ -67,14 +64,11 @@ def test_a_counter_explains_it(make_run: MakeRun, kind: str, own: dict[str, floa
     assert (found.kind, found.rank) == (kind, 2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("throttled", {"throttled_s": 0.04, "delayed_s": 0.045}),
-        ("host", {"throttled_s": 0.001, "delayed_s": 0.045}),
-        ("memory", {"memory_stalled_s": 0.03}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "changes"), [
+    ("throttled", {"throttled_s": 0.04, "delayed_s": 0.045}),
+    ("host", {"throttled_s": 0.001, "delayed_s": 0.045}),
+    ("memory", {"memory_stalled_s": 0.03}),
+])  # fmt: skip
 def test_time_that_all_ranks_lose(make_run: MakeRun, kind: str, changes: dict[str, Any]) -> None:
     found = cause(make_run(alike(**changes), transfer_s=0.005))
     assert (found.kind, found.rank) == (kind, None)
@@ -111,8 +105,7 @@ def test_a_slow_start_that_was_not_judged_is_no_cause(make_run: MakeRun) -> None
 
 def test_a_verdict_that_is_only_open_needs_no_cause(make_run: MakeRun) -> None:
     """Steps that are alike, by a threshold that is their speed: nothing is wrong with the run."""
-    record = make_run(alike(), transfer_s=0.005)
-    assert find_cause(record, 0.1, by_interval=True, decided=False) is None
+    assert find_cause(make_run(alike(), transfer_s=0.005), 0.1, by_interval=True, decided=False) is None
 
 
 def test_evidence_that_does_not_tell_is_said(make_run: MakeRun) -> None:
@@ -130,8 +123,7 @@ def test_evidence_that_does_not_tell_is_said(make_run: MakeRun) -> None:
 def test_a_missing_rank_is_not_compared(make_run: MakeRun) -> None:
     """A rank without a log may be the straggler: none of the others is named."""
     ranks = [rank(0, {"forward": 0.055}, 0.1, 0.0), rank(1, {"forward": 0.095}, 0.1, 1.0)]
-    record = make_run(ranks, transfer_s=0.005).model_copy(update={"ranks": 3})
-    assert cause(record).rank is None
+    assert cause(make_run(ranks, transfer_s=0.005).model_copy(update={"ranks": 3})).rank is None
 
 
 def test_a_rank_that_is_slow_now_and_then_is_not_the_straggler(make_run: MakeRun) -> None:
@@ -220,13 +212,11 @@ share = st.floats(0.0, 1.0)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    owns=st.lists(st.floats(0.0, 0.1), min_size=1, max_size=6),
-    lasts=st.lists(share, min_size=6, max_size=6),
-    counters=st.lists(st.one_of(st.none(), share), min_size=3, max_size=3),
-    needed=st.floats(-1.0, 1.0),
-    flags=st.tuples(st.booleans(), st.booleans()),
-)
+@given(owns=st.lists(
+    st.floats(0.0, 0.1), min_size=1, max_size=6,
+), lasts=st.lists(share, min_size=6, max_size=6),
+   counters=st.lists(st.one_of(st.none(), share), min_size=3, max_size=3), needed=st.floats(-1.0, 1.0),
+   flags=st.tuples(st.booleans(), st.booleans()))  # fmt: skip
 def test_any_evidence_gives_one_line(
     make_run: MakeRun, owns: list[float], lasts: list[float], counters: list[float | None], needed: float,
     flags: tuple[bool, bool],

@@ -16,7 +16,7 @@ from pytest_llmbench.judging.interval.steady import steady_state
 def run(level: float = 1.0, *, steps: int = 200, cv: float = 0.002, seed: int = 1, system: bool = False) -> Steady:
     rng = random.Random(seed)
     seconds = [level * (1 + cv * rng.gauss(0, 1)) for _ in range(steps)]
-    state = steady_state(seconds, skip=5)
+    state = steady_state(seconds[5:])
     return pool([state]) if system else state
 
 
@@ -52,7 +52,7 @@ def test_the_order_of_runs_says_nothing(levels: list[float]) -> None:
 def test_a_run_that_was_not_judged_leaves_all_open() -> None:
     """A short run, or one that has not settled, is not made up for by others."""
     assert pool([run(), run(steps=20)]).decide(2.0) == "too_short"
-    falling = steady_state([1.2 - 0.001 * i for i in range(200)], skip=5)
+    falling = steady_state([1.2 - 0.001 * i for i in range(5, 200)])
     assert pool([run(), falling]).decide(0.9) == "not_settled"
 
 
@@ -85,7 +85,7 @@ def test_more_steps_are_more_than_there_are(hidden: float, within: float, betwee
 
 
 def test_a_short_run_is_told_how_many_steps_it_takes() -> None:
-    assert steps_to_decide(run(steps=12), 1.0) == 25
+    assert steps_to_decide(run(steps=12), 1.0) == 20
 
 
 def test_more_runs_help_where_steps_do_not_and_neither_on_the_bound_itself() -> None:

@@ -83,15 +83,12 @@ def started(evidence: Evidence, at: float, origin: Origin) -> Evidence:
     return dataclasses.replace(evidence, series=evidence.series.model_copy(update={"ranks": ranks}), origin=origin)
 
 
-@pytest.mark.parametrize(
-    ("at", "origin", "said"),
-    [
-        (LAUNCHED - 86_400, Origin(launched=LAUNCHED), "this run was launched at 1790000000"),
-        (LAUNCHED - 86_400, Origin(launched=LAUNCHED, ended=ENDED), "this run was launched at 1790000000"),
-        (ENDED + 86_400, Origin(ended=ENDED), "this run was over at 1790000600"),
-        (ENDED + 86_400, Origin(launched=LAUNCHED, ended=ENDED), "this run was over at 1790000600"),
-    ],
-)
+@pytest.mark.parametrize(("at", "origin", "said"), [
+    (LAUNCHED - 86_400, Origin(launched=LAUNCHED), "this run was launched at 1790000000"),
+    (LAUNCHED - 86_400, Origin(launched=LAUNCHED, ended=ENDED), "this run was launched at 1790000000"),
+    (ENDED + 86_400, Origin(ended=ENDED), "this run was over at 1790000600"),
+    (ENDED + 86_400, Origin(launched=LAUNCHED, ended=ENDED), "this run was over at 1790000600"),
+])  # fmt: skip
 @settings(max_examples=12)
 @given(evidence=good_runs())
 def test_a_log_of_another_day_is_refused(evidence: Evidence, at: float, origin: Origin, said: str) -> None:

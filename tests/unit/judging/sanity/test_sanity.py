@@ -133,8 +133,7 @@ def test_of_many_things_wrong_the_most_telling_is_named(evidence: Evidence, wron
     """A rank that did not finish explains the rest, in whatever order things went wrong."""
     for name in wrong:
         evidence = CORRUPTIONS[name][0](evidence, 0)
-    problem = known(first_problem(evidence))
-    assert problem.kind == "no_evidence_of_completion"
+    assert known(first_problem(evidence)).kind == "no_evidence_of_completion"
 
 
 ANY_NUMBER = st.floats() | st.sampled_from([0.0, 1.0, 1e308, -1e308])
@@ -148,13 +147,9 @@ ANY_RANK = st.builds(
 )  # fmt: skip
 
 
-@given(
-    st.lists(ANY_STEP, max_size=8),
-    st.lists(ANY_RANK, max_size=3),
-    st.lists(st.text(max_size=5), max_size=1),
-    st.integers(0, 2),
-    ANY_NUMBER,
-)
+@given(st.lists(ANY_STEP, max_size=8), st.lists(ANY_RANK, max_size=3), st.lists(
+    st.text(max_size=5), max_size=1,
+), st.integers(0, 2), ANY_NUMBER)  # fmt: skip
 def test_no_series_makes_the_gate_raise(
     steps: list[Step], ranks: list[RankInfo], unreadable: list[str], gpus: int, wall_s: float
 ) -> None:
@@ -179,14 +174,11 @@ def test_no_numbers_make_the_gate_raise(evidence: Evidence, losses: list[float],
         assert problem is not None
 
 
-@pytest.mark.parametrize(
-    ("metrics", "told"),
-    [
-        ({}, None), ({"mfu": 0.1}, None), ({"mfu": 100.0, "matmul_fraction": 150.0}, None),
-        ({"mfu": 100.1}, "an MFU of 100.1 %"),
-        ({"matmul_fraction": 151.0}, "151 % of the measured matrix-product rate"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("metrics", "told"), [
+    ({}, None), ({"mfu": 0.1}, None), ({"mfu": 100.0, "matmul_fraction": 150.0}, None),
+    ({"mfu": 100.1}, "an MFU of 100.1 %"),
+    ({"matmul_fraction": 151.0}, "151 % of the measured matrix-product rate"),
+])  # fmt: skip
 def test_more_than_the_hardware_can_do_is_implausible(metrics: dict[str, float], told: str | None) -> None:
     problem = implausible({name: Metric(value=value, unit="%", rule="") for name, value in metrics.items()})
     if told is None:

@@ -80,56 +80,47 @@ def test_a_good_run_passes(good: Evidence) -> None:
     assert first_problem(good) is None
 
 
-@pytest.mark.parametrize(
-    ("bad", "kind", "said"),
-    [
-        (evidence(restarted="log:9: step 1 after step 3"), "restarted", "log:9: step 1 after step 3"),
-        (evidence(completed=None), "no_evidence_of_completion", "after step 12 and nothing proves"),
-        (
-            evidence((), completed=None, failure="ValueError: x"),
-            "no_evidence_of_completion",
-            "without a single step and nothing proves that the run did all its work (the line `done`); it said: Value",
-        ),
-        (evidence(steps(6), completed=None, recipe=CUT), "no_evidence_of_completion", "after step 6"),
-        (evidence(steps(6), completed=None, cut_off=LINE), "time_limit", "cut off after step 6 of 12, before"),
-        (evidence((), completed=None, cut_off="limit"), "time_limit", "cut off without a single step of 12"),
-        (evidence((), completed=None, cut_off="limit", recipe=CUT), "steps_missing", "neither a step"),
-        (evidence(()), "steps_missing", "neither a step"),
-        (evidence(device="NVIDIA H200"), "wrong_hardware", "the system file has"),
-        (evidence(world_size=4), "wrong_ranks", "its log reports 4 ranks; the run should have 2"),
-        (evidence(unreadable=("a.log:6: cut",), unread=2), "unreadable_log", "2 lines that look like steps"),
-        (evidence(**UNREAD), "unreadable_log", "1 line that looks like a step"),
-        (evidence(steps(49), recipe={"steps": 49}, **UNREAD), "unreadable_log", "1 line that looks like a step"),
-        (evidence((), **UNREAD, totals={"throughput": 1.0}), "unreadable_log", "1 line that looks like a step"),
-        (
-            evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, **UNREAD, unread_after={9: 1}),
-            "steps_missing",
-            "1 lines are missing, first that of step 6",
-        ),
-        (evidence((*steps()[:5], *steps()[6:])), "steps_missing", "11 steps, every 1 of them, up to step 12 of 12; 1"),
-        (evidence(without(6)), "steps_missing", "5 steps, every 2 of them, up to step 12 of 12; 1 lines are missing"),
-        (evidence(without(2)), "steps_missing", "first that of step 2"),
-        (evidence(without(2, 6)), "steps_missing", "2 lines are missing, first that of step 2"),
-        (evidence(steps(12, 4), log_interval=2), "steps_missing", "3 lines are missing, first that of step 2"),
-        (evidence(steps()[-1:]), "steps_missing", "only that of step 12 is there, and others may be missing"),
-        (evidence((*FIRST, *steps()[-1:]), first_apart=True), "steps_missing", "only that of step 12 is there"),
-        (evidence(steps(12, 4), first_apart=True), "steps_missing", "1 lines are missing, first that of step 1"),
-        (evidence((*steps(8, 2), Step(step=11, seconds=1.0))), "steps_missing", "every 1 of them"),
-        (evidence(steps(6)), "steps_missing", "6 steps, every 1 of them, up to step 6 of 12; 6"),
-        (evidence(steps(5, 5), log_interval=5), "steps_missing", "1 steps, every 5 of them, up to step 5 of 12; 1"),
-        (evidence(steps()[4:]), "steps_missing", "; 4 lines are missing, first that of step 1"),
-        (evidence(steps(6), short="it made 6 steps of 12"), "steps_missing", "it made 6 steps of 12"),
-        (evidence(steps(15)), "wrong_work", "its log goes on to step 15; the recipe ends at step 12"),
-        (evidence(steps(tokens=255)), "wrong_work", "step 12 counted 255 tokens in 8 sequences"),
-        (evidence(steps(samples=4, tokens=None)), "wrong_work", "step 12 counted None tokens in 4 sequences"),
-        (evidence(steps(loss=math.nan)), "not_finite", "loss is nan at step 12"),
-        (evidence(steps(grad_norm=math.inf)), "not_finite", "grad norm is inf at step 12"),
-        (evidence(tuple(s.model_copy(update={"loss": s.step / 10}) for s in steps())), "loss_rises", "the loss rose"),
-        (evidence(wall_s=6.0), "implausible", "the steps add up to 12 s, but the run took 6 s"),
-        (evidence(steps(seconds=0.0)), "implausible", "a step took no time at all"),
-        (evidence(doubts=("it says two things",)), "implausible", "it says two things"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "kind", "said"), [
+    (evidence(restarted="log:9: step 1 after step 3"), "restarted", "log:9: step 1 after step 3"),
+    (evidence(completed=None), "no_evidence_of_completion", "after step 12 and nothing proves"),
+    (evidence((), completed=None, failure="ValueError: x"), "no_evidence_of_completion",
+     "without a single step and nothing proves that the run did all its work (the line `done`); it said: Value"),
+    (evidence(steps(6), completed=None, recipe=CUT), "no_evidence_of_completion", "after step 6"),
+    (evidence(steps(6), completed=None, cut_off=LINE), "time_limit", "cut off after step 6 of 12, before"),
+    (evidence((), completed=None, cut_off="limit"), "time_limit", "cut off without a single step of 12"),
+    (evidence((), completed=None, cut_off="limit", recipe=CUT), "steps_missing", "neither a step"),
+    (evidence(()), "steps_missing", "neither a step"),
+    (evidence(device="NVIDIA H200"), "wrong_hardware", "the system file has"),
+    (evidence(world_size=4), "wrong_ranks", "its log reports 4 ranks; the run should have 2"),
+    (evidence(unreadable=("a.log:6: cut",), unread=2), "unreadable_log", "2 lines that look like steps"),
+    (evidence(**UNREAD), "unreadable_log", "1 line that looks like a step"),
+    (evidence(steps(49), recipe={"steps": 49}, **UNREAD), "unreadable_log", "1 line that looks like a step"),
+    (evidence((), **UNREAD, totals={"throughput": 1.0}), "unreadable_log", "1 line that looks like a step"),
+    (evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, **UNREAD, unread_after={9: 1}), "steps_missing",
+     "1 lines are missing, first that of step 6"),
+    (evidence((*steps()[:5], *steps()[6:])), "steps_missing", "11 steps, every 1 of them, up to step 12 of 12; 1"),
+    (evidence(without(6)), "steps_missing", "5 steps, every 2 of them, up to step 12 of 12; 1 lines are missing"),
+    (evidence(without(2)), "steps_missing", "first that of step 2"),
+    (evidence(without(2, 6)), "steps_missing", "2 lines are missing, first that of step 2"),
+    (evidence(steps(12, 4), log_interval=2), "steps_missing", "3 lines are missing, first that of step 2"),
+    (evidence(steps()[-1:]), "steps_missing", "only that of step 12 is there, and others may be missing"),
+    (evidence((*FIRST, *steps()[-1:]), first_apart=True), "steps_missing", "only that of step 12 is there"),
+    (evidence(steps(12, 4), first_apart=True), "steps_missing", "1 lines are missing, first that of step 1"),
+    (evidence((*steps(8, 2), Step(step=11, seconds=1.0))), "steps_missing", "every 1 of them"),
+    (evidence(steps(6)), "steps_missing", "6 steps, every 1 of them, up to step 6 of 12; 6"),
+    (evidence(steps(5, 5), log_interval=5), "steps_missing", "1 steps, every 5 of them, up to step 5 of 12; 1"),
+    (evidence(steps()[4:]), "steps_missing", "; 4 lines are missing, first that of step 1"),
+    (evidence(steps(6), short="it made 6 steps of 12"), "steps_missing", "it made 6 steps of 12"),
+    (evidence(steps(15)), "wrong_work", "its log goes on to step 15; the recipe ends at step 12"),
+    (evidence(steps(tokens=255)), "wrong_work", "step 12 counted 255 tokens in 8 sequences"),
+    (evidence(steps(samples=4, tokens=None)), "wrong_work", "step 12 counted None tokens in 4 sequences"),
+    (evidence(steps(loss=math.nan)), "not_finite", "loss is nan at step 12"),
+    (evidence(steps(grad_norm=math.inf)), "not_finite", "grad norm is inf at step 12"),
+    (evidence(tuple(s.model_copy(update={"loss": s.step / 10}) for s in steps())), "loss_rises", "the loss rose"),
+    (evidence(wall_s=6.0), "implausible", "the steps add up to 12 s, but the run took 6 s"),
+    (evidence(steps(seconds=0.0)), "implausible", "step 12 took 0 s"),
+    (evidence(doubts=("it says two things",)), "implausible", "it says two things"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(bad: Evidence, kind: str, said: str) -> None:
     problem = known(first_problem(bad))
     assert problem.kind == kind
@@ -156,7 +147,7 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
     """The first step may have a line of its own beside the mean that it is part of."""
     last = every * lines
     first = Step(step=1, interval=1, seconds=seconds, loss=5.0)
-    means = [Step(step=n, interval=every, seconds=seconds, loss=4.0) for n in range(every, last + 1, every)]
+    means = [Step(step=n, interval=every, seconds=seconds, loss=4 - n / 1e6) for n in range(every, last + 1, every)]
     logged = (first, *means) if every > 1 else (first, means[1].model_copy(update={"interval": 2}), *means[2:])
     run: dict[str, Any] = {
         "recipe": {"steps": last, "warm_up": {"steps": 1}},
@@ -172,13 +163,10 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
         assert added == pytest.approx(took, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"loss": 5.0}, "its loss is 5 in all 12 steps"),
-        ({"grad_norm": 0.0}, "its gradient norm is 0 in 12 of 12 steps"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"loss": 5.0}, "its loss is 5 in all 12 steps"),
+    ({"grad_norm": 0.0}, "its gradient norm is 0 in 12 of 12 steps"),
+])  # fmt: skip
 def test_a_log_in_which_nothing_moves_is_no_training(changes: dict[str, float], told: str) -> None:
     """The very same loss in all steps, or gradients of nothing, are of no training, however fast."""
     lines = tuple(step.model_copy(update=changes) for step in steps())
@@ -187,6 +175,13 @@ def test_a_log_in_which_nothing_moves_is_no_training(changes: dict[str, float], 
     few = tuple(step.model_copy(update=changes) if step.step < 3 else step for step in lines)
     moved = tuple(s.model_copy(update={"loss": 5.0 - s.step / 100}) if s.step > 2 else s for s in few)
     assert first_problem(evidence(tuple(s.model_copy(update={"grad_norm": 1.0}) for s in moved))) is None
+
+
+@pytest.mark.parametrize(("moving", "told"), [(1, "its loss is 4.5 in 39 of 40 steps, one after the other"), (25, "")])
+def test_a_loss_that_stands_still_from_some_step_on_is_no_training(moving: int, told: str) -> None:
+    problem = first_problem(curve([*FALLING[:moving], *[4.5 if told else FALLING[moving]] * (40 - moving)]))
+    assert (problem.message if problem else "").startswith(told)
+    assert problem is None or problem.kind == "no_training"
 
 
 def curve(

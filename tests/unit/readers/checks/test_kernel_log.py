@@ -59,18 +59,15 @@ _THREE_LINES = """[143.2] NVRM: The NVIDIA GPU 0000:5d:00.0
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "bus"),
-    [
-        (_THREE_LINES, 79, "0000:5d:00.0"),
-        ("[9.1] NVRM: GPU at 0000:3b:00.0 has fallen off the bus.", 79, "0000:3b:00.0"),
-        ("[9.1] NVRM: fallen off the bus and is not responding to commands.", 79, ""),
-        ("[9.1] NVRM: GPU 0000:81:00.0: RmInitAdapter failed! (0x24:0x72:1417)", 143, "0000:81:00.0"),
-        ("[9.1] NVRM: GPU 0000:81:00.0: rm_init_adapter failed, device minor number 3", 143, "0000:81:00.0"),
-        ("[9.1] NVRM: kgspHealthCheck_TU102: *** GSP Timeout ***", 143, ""),
-        ("[9.1] NVRM: RmInitAdapter: Cannot initialize GSP firmware RM", 143, ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "code", "bus"), [
+    (_THREE_LINES, 79, "0000:5d:00.0"),
+    ("[9.1] NVRM: GPU at 0000:3b:00.0 has fallen off the bus.", 79, "0000:3b:00.0"),
+    ("[9.1] NVRM: fallen off the bus and is not responding to commands.", 79, ""),
+    ("[9.1] NVRM: GPU 0000:81:00.0: RmInitAdapter failed! (0x24:0x72:1417)", 143, "0000:81:00.0"),
+    ("[9.1] NVRM: GPU 0000:81:00.0: rm_init_adapter failed, device minor number 3", 143, "0000:81:00.0"),
+    ("[9.1] NVRM: kgspHealthCheck_TU102: *** GSP Timeout ***", 143, ""),
+    ("[9.1] NVRM: RmInitAdapter: Cannot initialize GSP firmware RM", 143, ""),
+])  # fmt: skip
 def test_faults_that_the_driver_reports_without_an_xid(text: str, code: int, bus: str) -> None:
     """Each counts as the Xid for the same fault."""
     assert [(event.code, event.bus) for event in read_driver_log(text.splitlines()).events] == [(code, bus)]

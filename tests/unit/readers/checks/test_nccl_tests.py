@@ -45,21 +45,16 @@ def timed(time_us: float, algbw: float, busbw: float, wrong: int | None = None) 
     return Timing(time_us=time_us, algbw=algbw, busbw=busbw, wrong=wrong)
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "rows", "average", "largest"),
-    readable(
-        [
-            ("nccl-tests/superbench_nccl_allreduce.log", 8, 34, 68.4048, timed(63896, 134.44, 235.26)),
-            ("nccl-tests/superbench_nccl_allgather.log", 8, 34, 58.2651, timed(33646, 255.31, 223.39)),
-            ("nccl-tests/superbench_nccl_broadcast.log", 8, 34, 64.8653, timed(36896, 232.81, 232.81)),
-            ("nccl-tests/superbench_nccl_reduce.log", 8, 34, 65.018, timed(37613, 228.38, 228.38)),
-            ("nccl-tests/dgxc_all_reduce_8xH100_root-column.txt", 8, 32, 159.151, timed(31307, 274.38, 480.16, 0)),
-            ("nccl-tests/awslabs_all_reduce_2xp5_srun-l-prefix.txt", None, 32, None, timed(33605, 255.62, 479.28, 0)),
-            ("logs/nccl_tests_all_reduce_4_h200.txt", 4, 31, 124.386, timed(35306, 243.30, 364.95, 0)),
-        ],
-        lambda case: case[0],
-    ),
-)
+@pytest.mark.parametrize(("name", "ranks", "rows", "average", "largest"), readable(
+    [("nccl-tests/superbench_nccl_allreduce.log", 8, 34, 68.4048, timed(63896, 134.44, 235.26)),
+     ("nccl-tests/superbench_nccl_allgather.log", 8, 34, 58.2651, timed(33646, 255.31, 223.39)),
+     ("nccl-tests/superbench_nccl_broadcast.log", 8, 34, 64.8653, timed(36896, 232.81, 232.81)),
+     ("nccl-tests/superbench_nccl_reduce.log", 8, 34, 65.018, timed(37613, 228.38, 228.38)),
+     ("nccl-tests/dgxc_all_reduce_8xH100_root-column.txt", 8, 32, 159.151, timed(31307, 274.38, 480.16, 0)),
+     ("nccl-tests/awslabs_all_reduce_2xp5_srun-l-prefix.txt", None, 32, None, timed(33605, 255.62, 479.28, 0)),
+     ("logs/nccl_tests_all_reduce_4_h200.txt", 4, 31, 124.386, timed(35306, 243.30, 364.95, 0))],
+    lambda case: case[0],
+))  # fmt: skip
 def test_public_samples(
     sample: Callable[[str], Path], name: str, ranks: int | None, rows: int, average: float | None, largest: Timing
 ) -> None:
@@ -94,18 +89,15 @@ def test_columns_on_the_right_of_the_times(text: str) -> None:
     assert not curve.complete
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        "    31307  274.38  480.16       0    31328  274.19  479.84",
-        "    31307  274.38  480.16       0    313  274.19  479.84  0",
-        "    31307  27438.1  480.16     0   31328  274.19  479.84  0",
-        "      nan  274.38  480.16       0    31328  274.19  479.84  0",
-        "    31307vm:1:1 [0] NCCL INFO Launch mode Parallel",
-        "    31307  274.38  480.16      -1    31328  274.19  479.84  0",
-    ],
-    ids=["a column less", "lost digits", "glued digits", "no number", "another line in it", "less than none wrong"],
-)
+@pytest.mark.parametrize("row", [
+    "    31307  274.38  480.16       0    31328  274.19  479.84",
+    "    31307  274.38  480.16       0    313  274.19  479.84  0",
+    "    31307  27438.1  480.16     0   31328  274.19  479.84  0",
+    "      nan  274.38  480.16       0    31328  274.19  479.84  0",
+    "    31307vm:1:1 [0] NCCL INFO Launch mode Parallel",
+    "    31307  274.38  480.16      -1    31328  274.19  479.84  0",
+], ids=["a column less", "lost digits", "glued digits", "no number", "another line in it",
+        "less than none wrong"])  # fmt: skip
 def test_a_row_that_cannot_be_read_is_counted(row: str) -> None:
     left = "  8589934592    2147483648     float     sum      -1"
     curve = read(NEW.replace("# Out of", f"{left}{row}\n# Out of"))
@@ -127,24 +119,21 @@ def test_an_old_deviation_is_no_count() -> None:
     assert curve.out_of_bounds == 3
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("274.38  274.38", "274.38  284.38",
-         "at 8GiB its busbw is 284.38 GB/s, where an algbw of 274.38 GB/s makes 274.38"),
-        ("32.48   32.48", "32.48   32.45", "at 1MiB its busbw is 32.45 GB/s"),
-        ("   262144 ", "   262148 ",
-         "at 1MiB its elements are 1048592 B, which make 1048592 B of all_reduce on 2 ranks"),
-        (": 102.22", ": 112.22", "its average bus bandwidth is 112.22 GB/s, and the mean of its 6 numbers is 102.22"),
-        (": 102.22", ": 102.215", None),
-        (": 102.22", ": -nan", "its average bus bandwidth is '-nan', not a bandwidth"),
-        (": 102.22", ": 102.2x", "its average bus bandwidth is '102.2x', not a bandwidth"),
-        ("# Avg", "# Avg bus bandwidth    : 1\n# Avg", "its average bus bandwidth is printed twice, 1 and 102.22"),
-        ("2 FAILED", "2 OK", "it reports 2 values out of bounds, and calls that OK"),
-        ("2 FAILED", "0 FAILED", "it reports 0 values out of bounds, and calls that FAILED"),
-        ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its counts of values out of bounds differ, 2 and 1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "why"), [
+    ("274.38  274.38", "274.38  284.38",
+     "at 8GiB its busbw is 284.38 GB/s, where an algbw of 274.38 GB/s makes 274.38"),
+    ("32.48   32.48", "32.48   32.45", "at 1MiB its busbw is 32.45 GB/s"),
+    ("   262144 ", "   262148 ",
+     "at 1MiB its elements are 1048592 B, which make 1048592 B of all_reduce on 2 ranks"),
+    (": 102.22", ": 112.22", "its average bus bandwidth is 112.22 GB/s, and the mean of its 6 numbers is 102.22"),
+    (": 102.22", ": 102.215", None),
+    (": 102.22", ": -nan", "its average bus bandwidth is '-nan', not a bandwidth"),
+    (": 102.22", ": 102.2x", "its average bus bandwidth is '102.2x', not a bandwidth"),
+    ("# Avg", "# Avg bus bandwidth    : 1\n# Avg", "its average bus bandwidth is printed twice, 1 and 102.22"),
+    ("2 FAILED", "2 OK", "it reports 2 values out of bounds, and calls that OK"),
+    ("2 FAILED", "0 FAILED", "it reports 0 values out of bounds, and calls that FAILED"),
+    ("# Avg", "# Out of bounds values : 1 FAILED\n# Avg", "its counts of values out of bounds differ, 2 and 1"),
+])  # fmt: skip
 def test_numbers_that_contradict_each_other_are_a_doubt(old: str, new: str, why: str | None) -> None:
     curve = read(NEW.replace(old, new, 1))
     assert read(NEW).doubt is None
@@ -260,8 +249,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = standin.install(tmp_path_factory.mktemp("nccl-tests"), "reduce_scatter")
     file = folder / "result.json"
     command = [str(folder / "reduce_scatter_perf"), "-g", "4", "-b", "64", "-e", "4194304", "-f", "4", "-J", str(file)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout, file.read_text()
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout, file.read_text()
 
 
 def test_the_file_says_what_was_printed_with_all_digits(written: tuple[str, str]) -> None:
@@ -295,16 +283,13 @@ def test_numbers_that_are_none_in_a_file(written: tuple[str, str]) -> None:
     assert (curve.unreadable, len(curve.points)) == (1, len(data["results"]) - 1)
 
 
-@pytest.mark.parametrize(
-    ("keys", "value", "why"),
-    [
-        (("results", 9, "out_of_place", "bus_bw"), 90.0, "its busbw is 90 GB/s"),
-        (("average_bus_bandwidth", "bandwidth"), 50.0, "its average bus bandwidth is 50 GB/s"),
-        (("average_bus_bandwidth", "bandwidth"), "nan", "its average bus bandwidth is 'nan'"),
-        (("out_of_bounds", "okay"), "false", "it reports 0 values out of bounds, and calls that okay: false"),
-        (("config", "ngpus"), 2, "on 2 ranks"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "value", "why"), [
+    (("results", 9, "out_of_place", "bus_bw"), 90.0, "its busbw is 90 GB/s"),
+    (("average_bus_bandwidth", "bandwidth"), 50.0, "its average bus bandwidth is 50 GB/s"),
+    (("average_bus_bandwidth", "bandwidth"), "nan", "its average bus bandwidth is 'nan'"),
+    (("out_of_bounds", "okay"), "false", "it reports 0 values out of bounds, and calls that okay: false"),
+    (("config", "ngpus"), 2, "on 2 ranks"),
+])  # fmt: skip
 def test_a_file_that_contradicts_itself_is_doubted(
     written: tuple[str, str], keys: tuple[str | int, ...], value: object, why: str
 ) -> None:
@@ -339,15 +324,12 @@ json_values = st.recursive(
 )
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["results", "config", "args", "out_of_bounds", "average_bus_bandwidth", "end_time"]),
-        json_values,
-    )
-)
+@given(st.dictionaries(
+    st.sampled_from(["results", "config", "args", "out_of_bounds", "average_bus_bandwidth", "end_time"]),
+    json_values,
+))  # fmt: skip
 def test_any_json_is_read_without_an_error(data: dict[str, object]) -> None:
-    curve = read_nccl_tests_json(json.dumps(data))
-    assert curve.points == ()
+    assert read_nccl_tests_json(json.dumps(data)).points == ()
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,10 @@ def test_fields_are_read_back(number: int, value: int, data: bytes) -> None:
     assert [other.data for other in others] == [data, b"abcd", b"abcdefgh"]
 
 
-@pytest.mark.parametrize(
-    ("message", "why"),
-    [
-        (b"\x08", "without an end"), (b"\x08" + b"\xff" * 11, "without an end"), (b"\x12\x05four", "after its message"),
-        (b"\x0d123", "after its message"), (b"\x0b", "unknown kind 3"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("message", "why"), [
+    (b"\x08", "without an end"), (b"\x08" + b"\xff" * 11, "without an end"), (b"\x12\x05four", "after its message"),
+    (b"\x0d123", "after its message"), (b"\x0b", "unknown kind 3"),
+])  # fmt: skip
 def test_what_is_no_message(message: bytes, why: str) -> None:
     with pytest.raises(Malformed, match=why):
         list(fields(message))

@@ -1,16 +1,24 @@
-"""DeepSpeed-Chat's log: Lambda's fork and upstream, its three steps."""
+"""DeepSpeed-Chat's log: Lambda's fork and upstream, its three steps; Lambda's evaluation of a batch, to the byte."""
 
+import csv
+import io
+import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.base import BatchLog
+from pytest_llmbench.engines.deepspeed_chat import eval_batch
 from pytest_llmbench.engines.deepspeed_chat.log import reader
 from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, StepLine, Total, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
+from tests.support.samples import readable
 
 HEAD = "[2024-07-08 05:16:14,035] [INFO]"
 TIMER = f"{HEAD} [timer.py:258:stop] epoch=0/micro_step=20/global_step={{}}, RunningAvgSamplesPerSec=90.0, {{}}"
@@ -53,8 +61,7 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
     """Two epochs of four steps, each with its loss on rank 0 and with the time that the line after it says."""
     series = read_log([sample("logs/deepspeed_chat_step1.log")], reader())
     assert [step.step for step in series.steps] == list(range(1, 9))
-    assert series.steps[0].loss == 5.795322418212891
-    assert series.steps[4].loss == 5.123472690582275
+    assert (series.steps[0].loss, series.steps[4].loss) == (5.795322418212891, 5.123472690582275)
     assert [step.seconds for step in series.steps][4:6] == [4 / 234.52, 4 / 274.66]
     assert series.totals["ppl after epoch 0"] == 325.33001708984375
     assert series.totals["ppl after epoch 2"] == 154.38841247558594
@@ -77,13 +84,26 @@ def test_step_3_of_upstream(sample: Callable[[str], Path]) -> None:
     assert [step.step for step in series.steps] == list(range(1, 8))
     first = series.steps[0]
     assert (first.seconds, first.loss) == (8 / 78.54, None)
-    assert first.reported["Actor Loss"] == -0.056396484375
-    assert first.reported["Generation Latency"] == 0.04
+    assert (first.reported["Actor Loss"], first.reported["Generation Latency"]) == (-0.056396484375, 0.04)
     assert first.reported["Generation Per-token Latency"] == 1.26
-    assert first.reported["Training Latency"] == 0.06
-    assert first.reported["Average reward score"] == 0.5546875
+    assert (first.reported["Training Latency"], first.reported["Average reward score"]) == (0.06, 0.5546875)
     assert series.steps[-1].reported["EMA reward score"] == 0.6885135625000001
     assert (series.unread, series.restarted) == (0, None)
+
+
+def test_step_3_on_a_gpu(sample: Callable[[str], Path]) -> None:
+    """Beside an own reading of the log, by a word of each line."""
+    log = sample("logs/deepspeed_chat_step3_one_h200.log")
+    series, words = read_log([log], reader()), log.read_text().split()
+    after = {name: float(words[words.index(name) + 1].removesuffix("s")) for name in ("time:", "Throughput:")}
+    losses = [float(word.partition("|")[0]) for before, word in pairwise(words) if before.endswith("act_loss:")]
+    assert [step.reported["act_loss"] for step in series.steps] == losses
+    assert len(losses) == series.totals["execution_steps"] == 6
+    assert after == {
+        "time:": series.totals["execution_time_s"],
+        "Throughput:": series.totals["throughput_samples_per_s"],
+    }
+    assert (series.completed, series.unread, series.failure) == ("Throughput: 1.0393 samples/sec", 0, None)
 
 
 def test_step_3_of_the_fork(read: Read) -> None:
@@ -159,40 +179,34 @@ def test_ranks_that_crash_after_the_end(read: Read) -> None:
     assert series.bad_ends == ("exits with return code = -11",)
 
 
-@pytest.mark.parametrize(
-    ("text", "items"),
-    [
-        ("node-1 slots=8", []),
-        (f"{HEAD} [launch.py:164:main] dist_world_size=8", [WorldSize(8)]),
-        (CONFIG.format("world_size ................... 8"), [WorldSize(8)]),
-        (CONFIG.format("train_batch_size ............. 192"), [Total("train_batch_size", 192.0)]),
-        ('    "train_batch_size": 192, ', []),
-        ("Execution time: 20.3507 seconds for 100 steps", [Total("execution_time_s", 20.3507), Total("execution_steps",
-                                                                                                     100.0)]),
-        ("Throughput: 943.4550 samples/sec", [Total("throughput_samples_per_s", 943.455),
-                                              Completed("Throughput: 943.4550 samples/sec")]),
-        (LOSS.format(0, 3, 1, 5.0), []),
-        (LOSS.format(0, 3, 0, 5.0), [StepLine(step=4, loss=5.0)]),
-        (SPEED.format(0.5, 8.0), []),
-        ("AssertionError: timer is not started", [Failed("AssertionError: timer is not started")]),
-        (f"{HEAD} [logging.py:96:log_dist] [Rank 0] step=110, skipped=9, lr=[9.9e-11], mom=[(0.9, 0.95)]", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "items"), [
+    ("node-1 slots=8", []),
+    (f"{HEAD} [launch.py:164:main] dist_world_size=8", [WorldSize(8)]),
+    (CONFIG.format("world_size ................... 8"), [WorldSize(8)]),
+    (CONFIG.format("train_batch_size ............. 192"), [Total("train_batch_size", 192.0)]),
+    ('    "train_batch_size": 192, ', []),
+    ("Execution time: 20.3507 seconds for 100 steps", [Total("execution_time_s", 20.3507), Total("execution_steps",
+                                                                                                 100.0)]),
+    ("Throughput: 943.4550 samples/sec", [Total("throughput_samples_per_s", 943.455),
+                                          Completed("Throughput: 943.4550 samples/sec")]),
+    (LOSS.format(0, 3, 1, 5.0), []),
+    (LOSS.format(0, 3, 0, 5.0), [StepLine(step=4, loss=5.0)]),
+    (SPEED.format(0.5, 8.0), []),
+    ("AssertionError: timer is not started", [Failed("AssertionError: timer is not started")]),
+    (f"{HEAD} [logging.py:96:log_dist] [Rank 0] step=110, skipped=9, lr=[9.9e-11], mom=[(0.9, 0.95)]", []),
+])  # fmt: skip
 def test_a_line_by_itself(text: str, items: list[Item]) -> None:
     assert list(reader()(text)) == items
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (TIMER.format(20, "CurrSamplesPerSec=-1.0"), "CurrSamplesPerSec"),
-        (TIMER.format(20, "CurrSampl"), "not all"),
-        (TIMER.format(20, f"CurrSamplesPerSec=96.0, MemA{HEAD} [Rank 0] step=20, skipped=8"), "not all"),
-        (LOSS.format(0, 3, 0, "tensor(5.0)"), "loss"),
-        (LOSS.format(2, 3, 0, 5.0), "step 3 of epoch 2"),
-        ("Epoch: 0 | Step: 1 | PPO Epoch: 1 | Actor Loss: - | Critic Loss: 0.3", "not all"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (TIMER.format(20, "CurrSamplesPerSec=-1.0"), "CurrSamplesPerSec"),
+    (TIMER.format(20, "CurrSampl"), "not all"),
+    (TIMER.format(20, f"CurrSamplesPerSec=96.0, MemA{HEAD} [Rank 0] step=20, skipped=8"), "not all"),
+    (LOSS.format(0, 3, 0, "tensor(5.0)"), "loss"),
+    (LOSS.format(2, 3, 0, 5.0), "step 3 of epoch 2"),
+    ("Epoch: 0 | Step: 1 | PPO Epoch: 1 | Actor Loss: - | Critic Loss: 0.3", "not all"),
+])  # fmt: skip
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         list(reader()(text))
@@ -220,3 +234,89 @@ def test_no_order_of_lines_raises(lines: list[str]) -> None:
         except Unreadable:
             continue
         assert all(item.step > 0 for item in items if isinstance(item, StepLine))
+
+
+HEADER = b"Hostnames,Throughput (samples/sec),Status\r\n"
+
+
+def evaluate(logs: Path | list[Path], threshold: float) -> bytes:
+    """The file of some logs, or of all of a folder in the order of their names."""
+    paths = sorted(logs.glob("*.log")) if isinstance(logs, Path) else logs
+    return eval_batch.evaluate([BatchLog(path=path, hosts=("recorded",)) for path in paths], threshold)
+
+
+def write(folder: Path, content: str, name: str = "opt-350m_1_batch0001.log") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode())
+    return path
+
+
+@pytest.mark.parametrize(("log", "expected"), readable(
+    [("opt-350m_1_1xN_batch0001.log", "1node_1xN_opt-350m_bs24_zero0.csv"),
+     ("opt-13b_1_1xN_batch0001.log", "1node_1xN_opt-13b_bs16_zero0.csv")],
+    lambda case: f"lambda/{case[0]}",
+))  # fmt: skip
+def test_real_logs_give_the_published_file(sample: Callable[[str], Path], log: str, expected: str) -> None:
+    assert evaluate([sample(f"lambda/{log}")], 65.0) == sample(f"lambda/{expected}").read_bytes()
+
+
+@pytest.mark.parametrize("name", readable(
+    ["1xN_opt-350m_bs24_zero0", "1xN_opt-13b_bs16_zero0", "2xN_opt-350m_bs24_zero0"],
+    lambda name: f"lambda/allnodes_{name}.csv",
+))  # fmt: skip
+def test_published_files_are_reproduced(sample: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """Logs that say what the rows say give these rows again, whatever the hosts are called."""
+    published = sample(f"lambda/allnodes_{name}.csv").read_bytes()
+    for index, row in enumerate(list(csv.reader(io.StringIO(published.decode())))[1:]):
+        hosts = "\n".join(f"{host} slots=8" for host in row[0].split(", "))
+        text = f"{hosts}\n\n{row[0].split(', ')[0]}: Throughput: {float(row[1]):.4f} samples/sec\n"
+        write(tmp_path, text, f"{index:04d}.log")
+    assert evaluate(tmp_path, 0.0) == published
+
+
+def test_a_log_without_a_throughput_fails(tmp_path: Path) -> None:
+    write(tmp_path, "node-1 slots=8\nnode-2 slots=8\n\nThroughput: nan samples/sec\nThroughput: 12 samples/sec\n")
+    assert evaluate(tmp_path, 0.0) == HEADER + b'"node-1, node-2",-1,Fail\r\n'
+
+
+def test_the_first_throughput_counts_and_ends_the_log(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a slots=8 Throughput: 1.0 samples/sec\nb: Throughput: 2.50 samples/sec Throughput: 3.0 samples/sec\n"
+        "c slots=8\nThroughput: 4.0 samples/sec\n",
+    )
+    assert evaluate(tmp_path, 2.0) == HEADER + b"a,2.5,Success\r\n"
+
+
+@pytest.mark.parametrize(("threshold", "status"), [(943.455, b"Success"), (943.4551, b"Fail"), (float("nan"), b"Fail")])
+def test_the_threshold_itself_is_enough(tmp_path: Path, threshold: float, status: bytes) -> None:
+    write(tmp_path, "n slots=8\nThroughput: 943.4550 samples/sec\n")
+    assert evaluate(tmp_path, threshold) == HEADER + b"n,943.455," + status + b"\r\n"
+
+
+def test_carriage_returns_end_lines_and_odd_bytes_end_nothing(tmp_path: Path) -> None:
+    """A log with a progress bar or with something that is no text is evaluated all the same."""
+    (tmp_path / "x.log").write_bytes(b"n slots=8\r\xff\xfe 10%\rThroughput: 5.0 samples/sec\r\n")
+    assert evaluate(tmp_path, 5.0) == HEADER + b"n,5.0,Success\r\n"
+
+
+def test_a_run_without_a_log_has_a_row_and_an_unreadable_one_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert evaluate([tmp_path / "no.log"], 0.0) == HEADER + b"recorded,-1,Fail\r\n"
+    log = write(tmp_path, "n slots=8\n")
+    monkeypatch.setattr(Path, "open", lambda path, _: os.open(path / "in a file", os.O_RDONLY))
+    with pytest.raises(ConfigError, match=r"cannot evaluate .*batch0001\.log: Not a directory"):
+        evaluate([log], 1.0)
+
+
+@given(st.lists(st.tuples(st.lists(st.from_regex(r"[!-~]{1,9}", fullmatch=True), max_size=3), st.floats(0, 1e9))))
+def test_the_file_is_read_back(tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[list[str], float]]) -> None:
+    folder = tmp_path_factory.mktemp("logs")
+    for index, (hosts, value) in enumerate(runs):
+        lines = [*(f"{host} slots=8" for host in hosts), f"Throughput: {value:.4f} samples/sec"]
+        write(folder, "\n".join(lines), f"{index:03d}.log")
+    content = evaluate(folder, 0.0).decode()
+    assert [row[:2] for row in csv.reader(io.StringIO(content, newline=""))][1:] == [
+        [", ".join(hosts), repr(float(f"{value:.4f}"))] for hosts, value in runs
+    ]

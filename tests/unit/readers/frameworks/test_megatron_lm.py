@@ -133,46 +133,40 @@ def test_a_number_may_have_its_mean_beside_it(form: str) -> None:
 
 
 @pytest.mark.parametrize("text", VERSIONS.values(), ids=VERSIONS)
-@pytest.mark.parametrize(
-    "other",
-    [
-        "[Rank 3] memory",
-        "[default1]:time (ms) | forward: 3.00 | backward: 5.00 |",
-        "(after 100 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0",
-        " validation loss at iteration 100 | lm loss value: 4.646278E+00 | lm loss PPL: 1.041965E+02 | ",
-        "2026-11-21 02:58:47 | WARNING | x | y: 3 | z",
-    ],
-)
+@pytest.mark.parametrize("other", [
+    "[Rank 3] memory",
+    "[default1]:time (ms) | forward: 3.00 | backward: 5.00 |",
+    "(after 100 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0",
+    " validation loss at iteration 100 | lm loss value: 4.646278E+00 | lm loss PPL: 1.041965E+02 | ",
+    "2026-11-21 02:58:47 | WARNING | x | y: 3 | z",
+])  # fmt: skip
 def test_text_of_another_rank_behind_a_line(text: str, other: str) -> None:
     assert step(text + other) == step(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (V2 + V2, "two iterations in one line"),
-        (V2[60:], "without its iteration number"),
-        (V2.replace("100/", "0/"), "step is '0'"),
-        (V2.replace("100/  320000", "100/      99"), "iteration 100 of 99"),
-        (V2.replace("100/", "9" * 5000 + "/"), "not a whole number"),
-        (V2[:-1], "cut off"),
-        (V2[: V2.index(" elapsed")], "cut off after consumed samples"),
-        (V1[: V1.index(" elapsed")], "no elapsed time"),
-        (CORE_0_16.replace("12:00:01", "12:0:01"), "its time cannot be read"),
-        (CORE_0_9.replace("2024-10", "2024-nan"), "its time cannot be read"),
-        (V2[50:] + V2, "two iterations in one line"),
-        (V2 + V2[V2.index(" learning") :], "learning rate twice"),
-        (V2[: V2.index(" loss scale")] + "[Rank 3] memory | a | b |", "is not a field"),
-        (V2.replace("nan iterations:   0", "nan iterations:   0[Rank 3] memory"), "iterations is .* not a number"),
-        (V2.replace("lm loss: 7.8", "lm [Rank 3] memory | loss: 7.8"), "is not a field"),
-        (V2.replace("lm loss: 7.8", "lm loss: 7.[default0]:warning"), "lm loss is .* not a number"),
-        (V2.replace("loss scale: 131072.0", "lm loss: 3.0"), "lm loss twice"),
-        (V2.replace("loss scale: 131072.0", "elapsed time per iteration (s): 3.0"), "two iterations in one line"),
-        (V2.replace("1503.6", "0.0"), "elapsed time per iteration .* is '0.0'"),
-        (V2.replace("512 ", "0 "), "global batch size is"),
-        (V2.replace("51200 ", "five "), "consumed samples is"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (V2 + V2, "two iterations in one line"),
+    (V2[60:], "without its iteration number"),
+    (V2.replace("100/", "0/"), "step is '0'"),
+    (V2.replace("100/  320000", "100/      99"), "iteration 100 of 99"),
+    (V2.replace("100/", "9" * 5000 + "/"), "not a whole number"),
+    (V2[:-1], "cut off"),
+    (V2[: V2.index(" elapsed")], "cut off after consumed samples"),
+    (V1[: V1.index(" elapsed")], "no elapsed time"),
+    (CORE_0_16.replace("12:00:01", "12:0:01"), "its time cannot be read"),
+    (CORE_0_9.replace("2024-10", "2024-nan"), "its time cannot be read"),
+    (V2[50:] + V2, "two iterations in one line"),
+    (V2 + V2[V2.index(" learning") :], "learning rate twice"),
+    (V2[: V2.index(" loss scale")] + "[Rank 3] memory | a | b |", "is not a field"),
+    (V2.replace("nan iterations:   0", "nan iterations:   0[Rank 3] memory"), "iterations is .* not a number"),
+    (V2.replace("lm loss: 7.8", "lm [Rank 3] memory | loss: 7.8"), "is not a field"),
+    (V2.replace("lm loss: 7.8", "lm loss: 7.[default0]:warning"), "lm loss is .* not a number"),
+    (V2.replace("loss scale: 131072.0", "lm loss: 3.0"), "lm loss twice"),
+    (V2.replace("loss scale: 131072.0", "elapsed time per iteration (s): 3.0"), "two iterations in one line"),
+    (V2.replace("1503.6", "0.0"), "elapsed time per iteration .* is '0.0'"),
+    (V2.replace("512 ", "0 "), "global batch size is"),
+    (V2.replace("51200 ", "five "), "consumed samples is"),
+])  # fmt: skip
 def test_lines_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         parse(text)
@@ -259,13 +253,10 @@ def test_lines_of_two_runs_with_srun_labels(sample: Sample) -> None:
     assert [(line.step, line.interval) for line in series.steps] == [(25, 1), (26, 1), (27, 1)]
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "ranks", "seconds"),
-    [
-        ("logs/megatron_lm_one_h200.log", [1, *range(5, 45, 5)], 1, 0.6337),
-        ("logs/megatron_lm_core_0.16.log", [1, 5, 10, 15, 20], 2, 0.1803),
-    ],
-)
+@pytest.mark.parametrize(("name", "steps", "ranks", "seconds"), [
+    ("logs/megatron_lm_one_h200.log", [1, *range(5, 45, 5)], 1, 0.6337),
+    ("logs/megatron_lm_core_0.16.log", [1, 5, 10, 15, 20], 2, 0.1803),
+])  # fmt: skip
 def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, seconds: float) -> None:
     series = read_log([sample(name)], parse)
     assert [line.step for line in series.steps] == steps
@@ -277,10 +268,9 @@ def test_whole_logs(sample: Sample, name: str, steps: list[int], ranks: int, sec
     assert (series.unread, series.failure, series.restarted) == (0, None, None)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "intervals"),
-    [((1, 2, 3, 4), (1, 2, 1, 1)), ((1, 2, 4, 6), (1, 2, 2, 2)), ((1, 10, 20), (1, 10, 10)), ((10, 20), (10, 10))],
-)
+@pytest.mark.parametrize(("numbers", "intervals"), [
+    ((1, 2, 3, 4), (1, 2, 1, 1)), ((1, 2, 4, 6), (1, 2, 2, 2)), ((1, 10, 20), (1, 10, 10)), ((10, 20), (10, 10)),
+])  # fmt: skip
 def test_the_first_iteration_is_said_again(read: Read, numbers: tuple[int, ...], intervals: tuple[int, ...]) -> None:
     lines = [CORE_0_16.replace("iteration      100/", f"iteration {number:8}/") for number in numbers]
     assert tuple(step.interval for step in read(parse, "\n".join([*lines, ""])).steps) == intervals
@@ -296,14 +286,11 @@ def test_in_our_own_log_the_second_line_is_the_mean_of_two() -> None:
     assert steps[1].seconds == pytest.approx(two.total_seconds() / 2, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        " validation loss at iteration 10 | lm loss value: 4.646278E+00 | lm loss PPL: 1.041965E+02 | ",
-        "saving checkpoint at iteration      10 to /tmp/x in torch_dist format",
-        "    save-checkpoint ................................: (1200.11, 1200.12)",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    " validation loss at iteration 10 | lm loss value: 4.646278E+00 | lm loss PPL: 1.041965E+02 | ",
+    "saving checkpoint at iteration      10 to /tmp/x in torch_dist format",
+    "    save-checkpoint ................................: (1200.11, 1200.12)",
+])  # fmt: skip
 def test_what_takes_time_between_steps(read: Read, text: str) -> None:
     """Evaluations and checkpoints; the next line is known to come after one, and no other."""
     assert list(parse(text)) == [Pause()]

@@ -88,45 +88,38 @@ def test_numbers_that_are_not_finite() -> None:
     assert not {"note", "flag", "list"} & set(said.reported)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (line()[:-1], "no JSON, or cut off"), (line()[:60], "no JSON, or cut off"),
-        (line() + line(), "no JSON, or cut off"), (line()[:90] + line(), "no JSON, or cut off"),
-        ("x | train_inner | epoch 001:  10 / 100 loss=8.5, wps=200000", "no JSON"),
-        ("x | train_inner | [1]", "no JSON object"), ("x | train_inner | " + "[" * 100_000, "no JSON"),
-        ("x | train_inner | " + '{"a":' * 100_000, "no JSON"),
-        (line(num_updates=0).replace(" 0,", f" {'9' * 5000},"), "no JSON"),
-        (line().replace('"epoch": 1', '"wps": "1"'), "is given twice"),
-        (line("num_updates"), "num_updates is 'missing'"), (line(num_updates="0"), "num_updates is '0'"),
-        (line(num_updates="1.23457e+06"), "num_updates is"), (line(num_updates=True), "num_updates is a bool"),
-        (line(wps="fast"), "wps is 'fast'"), (line(wps="nan"), "wps is nan"), (line(wps="-1"), "wps is -1"),
-        (line(wpb="0"), "wpb is '0'"), (line(wpb="9" * 5000), "wpb is inf"), (line(bsz=None), "bsz is a NoneType"),
-        (line(loss="8.5 bits"), "loss is '8.5 bits'"),
-        (line(cuda_gb_allocated="1e300"), "cuda_gb_allocated is 1e[+]300"),
-    ],
-    ids=range(22),
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "why"), [
+    (line()[:-1], "no JSON, or cut off"), (line()[:60], "no JSON, or cut off"),
+    (line() + line(), "no JSON, or cut off"), (line()[:90] + line(), "no JSON, or cut off"),
+    ("x | train_inner | epoch 001:  10 / 100 loss=8.5, wps=200000", "no JSON"),
+    ("x | train_inner | [1]", "no JSON object"), ("x | train_inner | " + "[" * 100_000, "no JSON"),
+    ("x | train_inner | " + '{"a":' * 100_000, "no JSON"),
+    (line(num_updates=0).replace(" 0,", f" {'9' * 5000},"), "no JSON"),
+    (line().replace('"epoch": 1', '"wps": "1"'), "is given twice"),
+    (line("num_updates"), "num_updates is 'missing'"), (line(num_updates="0"), "num_updates is '0'"),
+    (line(num_updates="1.23457e+06"), "num_updates is"), (line(num_updates=True), "num_updates is a bool"),
+    (line(wps="fast"), "wps is 'fast'"), (line(wps="nan"), "wps is nan"), (line(wps="-1"), "wps is -1"),
+    (line(wpb="0"), "wpb is '0'"), (line(wpb="9" * 5000), "wpb is inf"), (line(bsz=None), "bsz is a NoneType"),
+    (line(loss="8.5 bits"), "loss is '8.5 bits'"),
+    (line(cuda_gb_allocated="1e300"), "cuda_gb_allocated is 1e[+]300"),
+], ids=range(22))  # fmt: skip
 def test_lines_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        line().replace("train_inner", "train"),
-        '2026-11-21 02:58:48 | INFO | train | {"epoch": 1, "train_wps": "2567.8", "train_num_updates": "10"}',
-        '2026-11-21 02:58:48 | INFO | valid | {"epoch": 1, "valid_wps": "10855.9", "valid_num_updates": "10"}',
-        "2026-11-21 02:58:47 | ERROR | root | Failed to find the 'nvidia-smi' executable for printing GPU stats",
-        "2026-11-21 02:58:47 | WARNING | x | RuntimeError: CUDA out of memory",
-        "2026-11-21 02:58:47 | INFO | metaseq.cli.train | max tokens per GPU = None and batch size per GPU = 4",
-        "2026-11-21 02:58:47 | INFO | metaseq.cli.train | training on 12",
-        "2026-11-21 02:58:47 | INFO | metaseq.cli.train | done training in 12",
-        "if line.endswith('done training in 3.0 seconds')",
-        "",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    line().replace("train_inner", "train"),
+    '2026-11-21 02:58:48 | INFO | train | {"epoch": 1, "train_wps": "2567.8", "train_num_updates": "10"}',
+    '2026-11-21 02:58:48 | INFO | valid | {"epoch": 1, "valid_wps": "10855.9", "valid_num_updates": "10"}',
+    "2026-11-21 02:58:47 | ERROR | root | Failed to find the 'nvidia-smi' executable for printing GPU stats",
+    "2026-11-21 02:58:47 | WARNING | x | RuntimeError: CUDA out of memory",
+    "2026-11-21 02:58:47 | INFO | metaseq.cli.train | max tokens per GPU = None and batch size per GPU = 4",
+    "2026-11-21 02:58:47 | INFO | metaseq.cli.train | training on 12",
+    "2026-11-21 02:58:47 | INFO | metaseq.cli.train | done training in 12",
+    "if line.endswith('done training in 3.0 seconds')",
+    "",
+])  # fmt: skip
 def test_lines_that_say_nothing(text: str) -> None:
     assert list(parse(text)) == []
 

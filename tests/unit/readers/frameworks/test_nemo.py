@@ -1,6 +1,7 @@
-"""NeMo's progress bar and its lines."""
+"""NeMo's progress bar and its lines; what /usr/bin/time prints, and dates around a command."""
 
 import math
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines.nemo import gnu_time
 from pytest_llmbench.engines.nemo.log import parse, read_claims
-from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, Said, StepLine, Unreadable, WorldSize
+from pytest_llmbench.readers.items import Completed, Failed, Item, Parse, Said, StepLine, Total, Unreadable, WorldSize
 from pytest_llmbench.readers.log import read_log
 
 BAR = "Epoch 0: 100%|████| 40/40 [00:31<00:00,  1.27it/s, v_num=, reduced_train_loss=10.90, global_step={}]"
@@ -64,15 +66,12 @@ def test_bars_without_ends_of_lines(read: Callable[[Parse, str], StepSeries]) ->
     assert [step.step for step in read(parse, text).steps] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Epoch 0:   0%|          | 0/40 [00:00<?, ?it/s]",
-        "Validation DataLoader 0: 100%|███| 2/2 [00:00<00:00,  7.5it/s]",
-        "[NeMo W 2024-09-17 15:56:52 nemo_logging:349] UserWarning: You called `self.log('global_step', ...)`",
-        "Trainer was signaled to stop but the required `min_epochs=1` has not been met.",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "Epoch 0:   0%|          | 0/40 [00:00<?, ?it/s]",
+    "Validation DataLoader 0: 100%|███| 2/2 [00:00<00:00,  7.5it/s]",
+    "[NeMo W 2024-09-17 15:56:52 nemo_logging:349] UserWarning: You called `self.log('global_step', ...)`",
+    "Trainer was signaled to stop but the required `min_epochs=1` has not been met.",
+])  # fmt: skip
 def test_what_only_looks_alike_says_nothing(text: str) -> None:
     assert list(parse(text)) == []
 
@@ -112,19 +111,15 @@ def test_a_mean_of_batch_sizes_is_no_batch_size() -> None:
     assert step == StepLine(step=10, reported={"global_batch_size": 3.6})
 
 
-@pytest.mark.parametrize(
-    ("text", "item"),
-    [
-        ("All distributed processes registered. Starting with 8 processes", WorldSize(8)),
-        ("Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16", WorldSize(16)),
-        ("`Trainer.fit` stopped: `max_epochs=1` reached.", Completed("`Trainer.fit` stopped: `max_epochs=1` reached.")),
-
-        ("torch.cuda.OutOfMemoryError: CUDA out of memory.",
-         Failed("torch.cuda.OutOfMemoryError: CUDA out of memory.")),
-        ("srun: error: n1: task 3: Exited with exit code 1",
-         Failed("srun: error: n1: task 3: Exited with exit code 1")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "item"), [
+    ("All distributed processes registered. Starting with 8 processes", WorldSize(8)),
+    ("Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16", WorldSize(16)),
+    ("`Trainer.fit` stopped: `max_epochs=1` reached.", Completed("`Trainer.fit` stopped: `max_epochs=1` reached.")),
+    ("torch.cuda.OutOfMemoryError: CUDA out of memory.",
+     Failed("torch.cuda.OutOfMemoryError: CUDA out of memory.")),
+    ("srun: error: n1: task 3: Exited with exit code 1",
+     Failed("srun: error: n1: task 3: Exited with exit code 1")),
+])  # fmt: skip
 def test_what_is_said_of_the_run(text: str, item: Item) -> None:
     assert one(text) == item
 
@@ -141,3 +136,62 @@ def test_what_nemo_2_writes_is_read(step: int, loss: float, batch: int) -> None:
 def test_parameters_that_are_not_trained(text: str, frozen: float) -> None:
     assert list(read_claims(f"{text}Non-trainable params")) == [Said("frozen_parameters", frozen)]
     assert list(read_claims(f"{text}Trainable params")) == []
+
+
+@pytest.mark.parametrize(("words", "seconds"), [
+    ("0:00.00", 0.0), ("2:51.89", 171.89), ("59:59.99", 3599.99), ("1:00:00", 3600.0), ("26:03:04", 93784.0),
+])  # fmt: skip
+def test_the_times(words: str, seconds: float) -> None:
+    """Below an hour with hundredths, above with hours, which may be more than a day's."""
+    text = f"13.39user 53.30system {words}elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k"
+    assert list(gnu_time.parse(text)) == [Total("user_s", 13.39), Total("system_s", 53.30), Total("elapsed_s", seconds)]
+    assert list(gnu_time.parse("gluedtext" + text)) == list(gnu_time.parse(text))
+
+
+@given(st.integers(min_value=0, max_value=35_999_999))
+def test_every_time(hundredths: int) -> None:
+    seconds = hundredths / 100
+    hours, minutes = int(seconds // 3600), int(seconds // 60 % 60)
+    if hours:
+        words, seconds = f"{hours}:{minutes:02}:{int(seconds % 60):02}", float(int(seconds))
+    else:
+        words = f"{minutes}:{hundredths // 100 % 60:02}.{hundredths % 100:02}"
+    _, _, total = gnu_time.parse(f"0.00user 0.00system {words}elapsed 0%CPU")
+    assert isinstance(total, Total)
+    assert total.value == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("text", "name", "seconds"), [
+    ("BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024", "begin_training", 1712565181.0),
+    ("END_TRAINING  : Mon Apr  8 09:02:25 UTC 2024", "end_training", 1712566945.0),
+    ("END_TRAINING: Mon Apr  8 09:02:25 AM GMT 2024 ", "end_training", 1712566945.0),
+    ("END_TRAINING: 2024-04-08T11:02:25+02:00", "end_training", 1712566945.0),
+])  # fmt: skip
+def test_dates(text: str, name: str, seconds: float) -> None:
+    assert list(gnu_time.parse(text)) == [Total(name, seconds)]
+
+
+@pytest.mark.parametrize("text", [
+    "", "2:51.89elapsed", "13.39user 53.30system 2:61.89elapsed", "13.39user 53.30system 1:75:00elapsed",
+    "13.39user 53.30system 2:51.89", "real 2m51.890s", "BEGIN_TRAINING: ",
+    "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 202", "BEGIN_TRAINING: Mon Apr 31 08:33:01 UTC 2024",
+    "BEGIN_TRAINING: Mon Apr  8 08:33:01 IST 2024", "BEGIN_TRAINING: 2024-04-08 08:33:01",
+    "+ echo 'BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024'",
+    "BEGIN_TRAINING: Mon Apr  8 08:33:01 UTC 2024 " + "x" * 70000,
+], ids=range(13))  # fmt: skip
+def test_what_says_nothing(text: str) -> None:
+    """Cut off, impossible, of an unknown time zone, or the command that prints it."""
+    assert list(gnu_time.parse(text)) == []
+
+
+def test_a_command_that_fails() -> None:
+    text = "Command exited with non-zero status 1"
+    assert list(gnu_time.parse(text)) == [Failed(text)]
+
+
+def test_the_real_date() -> None:
+    """What `date` of this machine prints is read."""
+    said = subprocess.run(
+        ["date", "-u", "-d", "@1712565181"], capture_output=True, text=True, check=True, env={"LC_ALL": "C"}
+    ).stdout
+    assert list(gnu_time.parse(f"BEGIN_TRAINING: {said.strip()}")) == [Total("begin_training", 1712565181.0)]

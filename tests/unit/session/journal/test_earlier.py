@@ -25,6 +25,7 @@ from pytest_llmbench.session.journal.earlier import (
     Earlier,
     describe_dead_session,
     processes_of,
+    put_aside,
     session_to_resume,
     take_over,
 )
@@ -169,14 +170,10 @@ def test_jobs_are_known_by_their_last_submission(died: Callable[..., Earlier]) -
     assert [(job.id, job.identity.name) for job in again.submitted] == [("17", "llmbench-tiny")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "began", "pending", "explained"),
-    [
-        ("job_cancelled", False, False, True), ("job_cancelled", True, False, False),
-        ("job_cancelled", False, True, False), ("job_timeout", False, False, False),
-    ],
-    ids=["by the watchman", "while it ran", "by a person", "at its limit"],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "began", "pending", "explained"), [
+    ("job_cancelled", False, False, True), ("job_cancelled", True, False, False),
+    ("job_cancelled", False, True, False), ("job_timeout", False, False, False),
+], ids=["by the watchman", "while it ran", "by a person", "at its limit"])  # fmt: skip
 def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
     died: Callable[..., Earlier], tmp_path: Path, kind: Any, began: bool, pending: bool, explained: bool
 ) -> None:
@@ -189,11 +186,11 @@ def test_a_job_that_was_cancelled_in_the_queue_is_made_again(
 
 
 def test_attempts_are_put_aside_one_beside_the_other(died: Callable[..., Earlier], tmp_path: Path) -> None:
-    earlier = died()
-    earlier.put_aside("tiny")
-    earlier.put_aside("tiny")  # nothing is left
+    session = died().session
+    put_aside(session, session.run_folder("tiny"))
+    put_aside(session, session.run_folder("tiny"))  # nothing is left
     (tmp_path / "s" / "runs" / "tiny").mkdir()
-    earlier.put_aside("tiny")
+    put_aside(session, session.run_folder("tiny"))
     assert sorted(path.name for path in (tmp_path / "s" / "superseded").iterdir()) == ["tiny.1", "tiny.2"]
 
 
@@ -235,21 +232,14 @@ def test_a_session_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyt
     take_over(Session(id="s", folder=tmp_path / "s"), "local").journal.close()
 
 
-@pytest.mark.parametrize(
-    ("place", "queue", "said"),
-    [
-        (
-            "copy",
-            (["17 (RUNNING)"], ""),
-            r"is a copy of .*/first, where its jobs 17 \(RUNNING\) still write: go on there",
-        ),
-        ("copy", ([], "no answer"), r"where jobs may still write \(no answer\)"),
-        ("copy", ([], ""), ""),
-        ("moved", (["17 (RUNNING)"], ""), ""),
-        ("replaced", (["17 (RUNNING)"], ""), ""),
-        ("first", (["17 (RUNNING)"], ""), ""),
-    ],
-)
+@pytest.mark.parametrize(("place", "queue", "said"), [
+    ("copy", (["17 (RUNNING)"], ""), r"is a copy of .*/first, where its jobs 17 \(RUNNING\) still write: go on there"),
+    ("copy", ([], "no answer"), r"where jobs may still write \(no answer\)"),
+    ("copy", ([], ""), ""),
+    ("moved", (["17 (RUNNING)"], ""), ""),
+    ("replaced", (["17 (RUNNING)"], ""), ""),
+    ("first", (["17 (RUNNING)"], ""), ""),
+])  # fmt: skip
 def test_no_copy_of_a_session_takes_its_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, queue: tuple[list[str], str], said: str
 ) -> None:

@@ -4,6 +4,7 @@ import struct
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +20,8 @@ from pytest_llmbench.checks.host.nodes.facts import (
     toolkit,
     tuning,
 )
-from pytest_llmbench.checks.host.nodes.files import find_mount, mount_of, names_in
-from pytest_llmbench.checks.host.nodes.folders import cache_folders, is_warm, nearest, room
+from pytest_llmbench.checks.host.nodes.files import mount_of, names_in
+from pytest_llmbench.checks.host.nodes.folders import cache_folders, nearest, room
 from pytest_llmbench.checks.topology.nodes.pci_topology import InstalledFile, PciDevice, affinity, devices, installed
 from pytest_llmbench.workloads.node.hardware import acs_control, redirecting_bridges
 from pytest_llmbench.workloads.rank.context import RankContext
@@ -36,13 +37,10 @@ def journal(folder: Path, text: str) -> None:
     (folder / "bin/journalctl").write_text(f"#!/bin/sh\ncat {folder}/journal\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("dmesg", "journalctl", "source", "whole"),
-    [
-        (BOOT + LOADED, BOOT + LOADED + _XID, "dmesg", True), (LOADED, BOOT + LOADED + _XID, "journalctl", True),
-        (LOADED, _XID, "dmesg", False), (None, _XID, "journalctl", False), (None, "", None, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("dmesg", "journalctl", "source", "whole"), [
+    (BOOT + LOADED, BOOT + LOADED + _XID, "dmesg", True), (LOADED, BOOT + LOADED + _XID, "journalctl", True),
+    (LOADED, _XID, "dmesg", False), (None, _XID, "journalctl", False), (None, "", None, False),
+])  # fmt: skip
 def test_the_first_whole_log_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dmesg: str | None, journalctl: str, source: str | None, whole: bool
 ) -> None:
@@ -65,7 +63,7 @@ def test_a_program_that_leaves_another_behind_has_answered(
     told = facts(context, ProbeLog(context))
     assert time.monotonic() - began < 10
     assert (told.smi.code, told.smi.error, told.smi.complaint) == (0, None, "odd")
-    assert Path(told.smi.path).read_text("utf-8") == told.nvlink.text == "of GPUs\n"
+    assert Path(told.smi_file).read_text("utf-8") == told.nvlink.text == "of GPUs\n"
 
 
 def test_devices_are_those_of_the_drivers(tmp_path: Path) -> None:
@@ -95,11 +93,11 @@ def test_the_installed_file_is_what_the_environment_names(tmp_path: Path, monkey
 
 
 MOUNTS = r"""
-22 27 0:21 / /proc rw,relatime - proc proc rw
-27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-28 27 0:40 / /home rw,relatime - autofs systemd-1 rw
-29 28 0:41 / /home rw,relatime - nfs4 server:/export/my\040home rw,vers=4.2
-30 27 0:42 / /scratch\040disk rw shared:2 master:3 - xfs /dev/nvme0n1 rw
+proc /proc proc rw,relatime 0 0
+/dev/vda / ext4 rw,relatime 0 0
+systemd-1 /home autofs rw,relatime 0 0
+server:/export/my\040home /home nfs4 rw,vers=4.2 0 0
+/dev/nvme0n1 /scratch\040disk xfs rw 0 0
 cut off
 """
 
@@ -111,23 +109,22 @@ def files(root: Path, texts: dict[str, str]) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "source"),
-    [
-        ("/home/me/.triton", "nfs4", "server:/export/my home"), ("/homework", "ext4", "/dev/vda"),
-        ("/scratch disk/x", "xfs", "/dev/nvme0n1"), ("/", "ext4", "/dev/vda"),
-    ],
-)  # fmt: skip
-def test_the_mount_of_a_path(path: str, kind: str, source: str) -> None:
+@pytest.mark.parametrize(("path", "kind", "source"), [
+    ("/home/me/.triton", "nfs4", "server:/export/my home"), ("/homework", "ext4", "/dev/vda"),
+    ("/scratch disk/x", "xfs", "/dev/nvme0n1"), ("/", "ext4", "/dev/vda"),
+])  # fmt: skip
+def test_the_mount_of_a_path(
+    path: str, kind: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The deepest counts, and of two at one place the later, which hides the other."""
-    found = find_mount(Path(path), MOUNTS)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(files(tmp_path, {"self/mounts": MOUNTS})))
+    found = mount_of(Path(path))
     assert found is not None
     assert (found.type, found.source) == (kind, source)
 
 
 @given(st.text())
 def test_any_text_is_no_reason_to_break(text: str) -> None:
-    find_mount(Path("/home"), text)
     toolkit(text)
     library_version(text, "libnccl.so.2")
     iommu_options(text)
@@ -141,7 +138,6 @@ def test_limits_capabilities_and_mounts(tmp_path: Path) -> None:
     assert (told.cpus or 0) >= 1
     assert capabilities("Name:\tpython\nCapEff:\t000001ffffffffff\n") == 0x1FFFFFFFFFF
     assert capabilities("Name:\tpython\n") == 0
-    assert mount_of(tmp_path, tmp_path) is None
     assert mount_of(tmp_path) is not None
 
 
@@ -161,16 +157,13 @@ def space(*capabilities_at: tuple[int, int, int], control: int = 0) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("data", "control"),
-    [
-        (space((0x100, 0x000D, 0), control=0x1D), 0x1D),
-        (space((0x100, 0x0001, 0x148), (0x148, 0x000D, 0), control=0x1D), 0x1D),
-        (space((0x100, 0x0001, 0), control=0x1D), 0),
-        (space((0x100, 0x0001, 0x148), (0x148, 0x0002, 0x100)), 0),
-        (bytes(64), 0),
-    ],
-)
+@pytest.mark.parametrize(("data", "control"), [
+    (space((0x100, 0x000D, 0), control=0x1D), 0x1D),
+    (space((0x100, 0x0001, 0x148), (0x148, 0x000D, 0), control=0x1D), 0x1D),
+    (space((0x100, 0x0001, 0), control=0x1D), 0),
+    (space((0x100, 0x0001, 0x148), (0x148, 0x0002, 0x100)), 0),
+    (bytes(64), 0),
+])  # fmt: skip
 def test_access_control_of_a_device(data: bytes, control: int) -> None:
     assert acs_control(data) == control
 
@@ -234,13 +227,8 @@ def test_folders_of_compiled_kernels() -> None:
     assert moved["TORCH_EXTENSIONS_DIR"] == Path("/x/torch_extensions")
 
 
-def test_warm_is_what_has_more_than_marks_in_it(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_yet_will_be_made_on_the_disk_above_it(tmp_path: Path) -> None:
     assert nearest(tmp_path / "not" / "there") == tmp_path
-    assert not is_warm(tmp_path)
-    (tmp_path / ".llmbench-1-a").touch()
-    assert not is_warm(tmp_path)
-    (tmp_path / "kernel.so").touch()
-    assert is_warm(tmp_path)
 
 
 def test_room_of_this_machine(tmp_path: Path) -> None:

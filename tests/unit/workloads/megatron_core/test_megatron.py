@@ -38,7 +38,6 @@ LAYOUTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "sequence": (2, {"parallelism": {"tensor": 2, "sequence": True}}),
     "interleaved": (2, {"parallelism": {"pipeline": 2, "virtual_pipeline": 2}}),
     "copies": (2, {}),
-    "copies_without_overlap": (2, {"options": {"overlap": False}}),
     "sharded": (2, {"parallelism": {"sharding": "optimizer"}}),
     "selective": (
         1,
@@ -71,18 +70,12 @@ TODAY: Mapping[str, Any] = {
     "activation": "swiglu", "norm": "rms_norm", "biases": "none", "tied_embeddings": False,
     "rotary": {"base": 500000, "scaling": {"factor": 4}},
 }  # fmt: skip
-EXPERTS: Mapping[str, Any] = {
-    **TODAY, "experts": {"number": 4, "top_k": 2, "feed_forward_size": 32, "shared_size": 16, "dense_layers": 1},
-}  # fmt: skip
-# Shapes of today, each on one rank and spread; the dense ones train as engine torch does.
+# Shapes of today, each on one rank and spread.
 OF_TODAY: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "today": (1, {"model": TODAY}),
     "today_sequence": (2, {"model": TODAY, "parallelism": {"tensor": 2, "sequence": True}}),
     "today_stages": (2, {"model": TODAY, "parallelism": {"pipeline": 2, "sharding": "optimizer"}}),
     "today_qkv": (2, {"model": {**TODAY, "biases": "qkv", "tied_embeddings": True}, "parallelism": {"tensor": 2}}),
-    "experts": (1, {"model": EXPERTS}),
-    "experts_tensor": (2, {"model": EXPERTS, "parallelism": {"tensor": 2, "sequence": True}}),
-    "experts_copies": (2, {"model": EXPERTS, "parallelism": {"sharding": "optimizer"}}),
 }
 # Steps that are small enough for rounding not to grow.
 SLOW: Mapping[str, Any] = {"optimizer": {"learning_rate": 2e-4}}
@@ -190,18 +183,11 @@ def assert_equal_training(series: StepSeries, expected: StepSeries, *, ranks: in
     assert norms(series) == close(norms(expected))
 
 
-@pytest.mark.parametrize("name", [name for name in OF_TODAY if name.startswith("today")])
+@pytest.mark.parametrize("name", OF_TODAY)
 def test_a_dense_shape_of_today_trains_as_engine_torch_does(
     name: str, trained: Trained, today_by_torch: Callable[[str], StepSeries]
 ) -> None:
     assert_equal_training(trained(name), today_by_torch(name), ranks=OF_TODAY[name][0])
-
-
-@pytest.mark.parametrize("name", ["experts_tensor", "experts_copies"])
-def test_experts_train_alike_however_they_are_spread(name: str, trained: Trained) -> None:
-    alone = trained("experts")
-    assert_equal_training(trained(name), alone, ranks=2)
-    assert all(norm > 0.01 for norm in norms(alone))  # three steps are too few for the loss to fall
 
 
 @pytest.mark.parametrize("name", OF_TODAY)

@@ -164,11 +164,10 @@ def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> 
     assert not (tmp_path / "bin").exists()
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "script"),
-    [(signal.SIGTERM, 143, f"trap '' TERM\n{FAMILY}"), (signal.SIGINT, 130, FAMILY)],
-    ids=["SIGTERM", "SIGINT"],
-)
+@pytest.mark.parametrize(("number", "code", "script"), [
+    (signal.SIGTERM, 143, f"trap '' TERM\n{FAMILY}"),
+    (signal.SIGINT, 130, FAMILY),
+], ids=["SIGTERM", "SIGINT"])  # fmt: skip
 def test_a_signal_ends_all_started(
     drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str
 ) -> None:
@@ -210,15 +209,11 @@ def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> N
     assert gone(family(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("task", "kind", "said"),
-    [
-        ({"prepare": [{"name": "corpus", "path": "/no/corpus", "make": "make it"}]}, "not_prepared", "make it"),
-        ({"nodes": 2}, "wrong_nodes", "the run asks for 2 nodes and finds 1: "),
-        ({"device": "cuda"}, "wrong_hardware", "nvidia-smi"),
-    ],
-    ids=["not prepared", "nodes", "no GPU"],
-)
+@pytest.mark.parametrize(("task", "kind", "said"), [
+    ({"prepare": [{"name": "corpus", "path": "/no/corpus", "make": "make it"}]}, "not_prepared", "make it"),
+    ({"nodes": 2}, "wrong_nodes", "the run asks for 2 nodes and finds 1: "),
+    ({"device": "cuda"}, "wrong_hardware", "nvidia-smi"),
+], ids=["not prepared", "nodes", "no GPU"])  # fmt: skip
 def test_what_a_node_lacks_is_reported_and_nothing_starts(
     drive: Drive, tmp_path: Path, task: dict[str, Any], kind: str, said: str
 ) -> None:

@@ -115,13 +115,10 @@ def test_cards_and_ports_of_sysfs(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "nvidia-ml-py is not installed" in facts.trouble
 
 
-@pytest.mark.parametrize(
-    ("vendor", "family", "model", "generation"),
-    [
-        ("GenuineIntel", 6, 85, 3), ("GenuineIntel", 6, 106, 4), ("GenuineIntel", 6, 143, None),
-        ("AuthenticAMD", 23, 49, 4), ("AuthenticAMD", 25, 1, 4), ("AuthenticAMD", 26, 2, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "family", "model", "generation"), [
+    ("GenuineIntel", 6, 85, 3), ("GenuineIntel", 6, 106, 4), ("GenuineIntel", 6, 143, None),
+    ("AuthenticAMD", 23, 49, 4), ("AuthenticAMD", 25, 1, 4), ("AuthenticAMD", 26, 2, None),
+])  # fmt: skip
 def test_the_generation_of_a_processor(vendor: str, family: int, model: int, generation: int | None) -> None:
     text = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: X\n"
     assert hardware.find_cpu_pcie_gen(text) == generation
@@ -150,13 +147,10 @@ def test_gpus_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hardware.read_gpus() == ((), None, "NVML: GPU is lost")
 
 
-@pytest.mark.parametrize(
-    ("near", "cores", "far"),
-    [
-        ("0-1", {2, 3}, True), ("0-1", {1, 2}, False), ("0-1", {0}, False), ("2", {0}, True), ("0,2-3", {1}, False),
-        ("0-3", {3}, False), (None, {3}, False), ("0-1", {8}, False), ("0", {1}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("near", "cores", "far"), [
+    ("0-1", {2, 3}, True), ("0-1", {1, 2}, False), ("0-1", {0}, False), ("2", {0}, True), ("0,2-3", {1}, False),
+    ("0-3", {3}, False), (None, {3}, False), ("0-1", {8}, False), ("0", {1}, False),
+])  # fmt: skip
 def test_cores_on_another_socket_than_the_gpu(tmp_path: Path, near: str | None, cores: set[int], far: bool) -> None:
     """A core of the same socket is near, whatever its NUMA node."""
     for core in range(4):
@@ -224,10 +218,9 @@ def test_a_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch, visible: int,
     assert machine.gpu_index(local_rank) == index
 
 
-@pytest.mark.parametrize(
-    ("visible", "local_rank", "given", "advice"),
-    [(0, 0, "", "ask Slurm"), (2, 2, "0,1", "ask Slurm"), (0, 0, "0,1", "run nvidia-smi")],
-)
+@pytest.mark.parametrize(("visible", "local_rank", "given", "advice"), [
+    (0, 0, "", "ask Slurm"), (2, 2, "0,1", "ask Slurm"), (0, 0, "0,1", "run nvidia-smi"),
+])  # fmt: skip
 def test_too_few_gpus_are_an_error_with_numbers(
     monkeypatch: pytest.MonkeyPatch, visible: int, local_rank: int, given: str, advice: str
 ) -> None:
@@ -244,15 +237,12 @@ def test_a_cpu_rank_is_named_cpu(context: RankContext) -> None:
     assert machine.device_name(context) == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("environ", "threads"),
-    [
-        pytest.param({}, 4, id="cores_are_shared"),
-        pytest.param({"SLURM_CPUS_PER_TASK": "6"}, 6, id="slurm_gave_a_share"),
-        pytest.param({"SLURM_CPUS_PER_TASK": "64"}, 8, id="never_more_than_usable"),
-        pytest.param({"SLURM_CPUS_PER_TASK": "6", "SUBMITIT_EXECUTOR": "local"}, 4, id="local_in_a_slurm_job"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "threads"), [
+    pytest.param({}, 4, id="cores_are_shared"),
+    pytest.param({"SLURM_CPUS_PER_TASK": "6"}, 6, id="slurm_gave_a_share"),
+    pytest.param({"SLURM_CPUS_PER_TASK": "64"}, 8, id="never_more_than_usable"),
+    pytest.param({"SLURM_CPUS_PER_TASK": "6", "SUBMITIT_EXECUTOR": "local"}, 4, id="local_in_a_slurm_job"),
+])  # fmt: skip
 def test_threads_follow_the_cores(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], threads: int) -> None:
     """Of 8 usable cores, 2 ranks get what Slurm gave each of them, and half otherwise."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))

@@ -77,21 +77,18 @@ def test_outside_of_slurm_the_environment_stays(tmp_path: Path, program: Callabl
     assert not (tmp_path / "bin").exists()
 
 
-@pytest.mark.parametrize(
-    ("said", "hosts", "model", "problem"),
-    [
-        ("printf 'NVIDIA H200\\nNVIDIA H200\\n'", ("n1",), "NVIDIA H200", None),
-        ("printf 'NVIDIA H200\\n'", ("n1",), "NVIDIA H200", "a node has 1 GPUs (NVIDIA H200); the run needs 2 on each"),
-        ("printf 'NVIDIA H200\\nNVIDIA A100\\n'", ("n1",), "NVIDIA A100", "different GPUs: NVIDIA A100, NVIDIA H200"),
-        ("echo No devices were found; exit 6", ("n1",), "unknown", "failed: No devices were found"),
-        ("true", ("n1",), "unknown", "failed: it printed nothing"),
-        ("printf '0: A\\n1: A\\n0: A\\n1: A\\n'; echo srun: careful >&2", HOSTS, "A", None),
-        ("printf '0: A\\n0: A\\n0: A\\n1: A\\n'", HOSTS, "A", "a node has 1 GPUs (A)"),
-        ("printf '0: A\\n0: A\\n0: A\\n0: A\\n'", HOSTS, "A", "a node has 0 GPUs (A)"),
-        ("printf '0: A\\n0: A\\n1: B\\n1: B\\n'", HOSTS, "A", "the nodes have different GPUs: A, B"),
-        ("echo 'srun: error: no such node' >&2; exit 1", HOSTS, "unknown", "failed: srun: error: no such node"),
-    ],
-)
+@pytest.mark.parametrize(("said", "hosts", "model", "problem"), [
+    ("printf 'NVIDIA H200\\nNVIDIA H200\\n'", ("n1",), "NVIDIA H200", None),
+    ("printf 'NVIDIA H200\\n'", ("n1",), "NVIDIA H200", "a node has 1 GPUs (NVIDIA H200); the run needs 2 on each"),
+    ("printf 'NVIDIA H200\\nNVIDIA A100\\n'", ("n1",), "NVIDIA A100", "different GPUs: NVIDIA A100, NVIDIA H200"),
+    ("echo No devices were found; exit 6", ("n1",), "unknown", "failed: No devices were found"),
+    ("true", ("n1",), "unknown", "failed: it printed nothing"),
+    ("printf '0: A\\n1: A\\n0: A\\n1: A\\n'; echo srun: careful >&2", HOSTS, "A", None),
+    ("printf '0: A\\n0: A\\n0: A\\n1: A\\n'", HOSTS, "A", "a node has 1 GPUs (A)"),
+    ("printf '0: A\\n0: A\\n0: A\\n0: A\\n'", HOSTS, "A", "a node has 0 GPUs (A)"),
+    ("printf '0: A\\n0: A\\n1: B\\n1: B\\n'", HOSTS, "A", "the nodes have different GPUs: A, B"),
+    ("echo 'srun: error: no such node' >&2; exit 1", HOSTS, "unknown", "failed: srun: error: no such node"),
+])  # fmt: skip
 def test_gpus_are_those_of_every_node(
     program: Callable[[str, str], dict[str, str]], said: str, hosts: tuple[str, ...], model: str, problem: str | None
 ) -> None:

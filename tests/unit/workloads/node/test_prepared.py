@@ -67,16 +67,12 @@ def test_nothing_asked_nothing_missing(task: MakeTask) -> None:
     assert first_missing(task(), os.environ) is None
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"path": "{0}/a.bin"}, {"path": "{0}/a.bin", "min_bytes": 10},
-        {"path": "{0}/*.bin", "count": 2, "min_bytes": 10}, {"path": "{0}/*.bin", "count": 1}, {"path": "{0}"},
-        {"path": "{0}", "min_bytes": 30}, {"path": "{0}/**/*.bin", "count": 3}, {"path": "/dev/null"},
-        {"check": "test -s {0}/a.bin"}, {"path": "{0}/a.bin", "check": "true"},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("told", [
+    {"path": "{0}/a.bin"}, {"path": "{0}/a.bin", "min_bytes": 10},
+    {"path": "{0}/*.bin", "count": 2, "min_bytes": 10}, {"path": "{0}/*.bin", "count": 1}, {"path": "{0}"},
+    {"path": "{0}", "min_bytes": 30}, {"path": "{0}/**/*.bin", "count": 3}, {"path": "/dev/null"},
+    {"check": "test -s {0}/a.bin"}, {"path": "{0}/a.bin", "check": "true"},
+], ids=str)  # fmt: skip
 def test_what_is_there_is_not_missing(tmp_path: Path, missing: Callable[..., str], told: dict[str, Any]) -> None:
     fill(tmp_path, a=10, b=11)
     fill(tmp_path / "deep", c=10)
@@ -86,25 +82,21 @@ def test_what_is_there_is_not_missing(tmp_path: Path, missing: Callable[..., str
     )
 
 
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
-        ({"path": "{0}/no/such"}, "{0}/no/such is not there (the nearest folder that is: {0})"),
-        ({"path": "{0}/no/*.bin"}, "{0}/no is not there (the nearest folder that is: {0})"),
-        ({"path": "{0}/a.bin/*.bin"}, "{0}/a.bin: Not a directory"),
-        ({"path": "{0}/*.idx"}, "0 of 1 file found for {0}/*.idx"),
-        ({"path": "{0}/*.bin", "count": 4}, "2 of 4 files found for {0}/*.bin"),
-        ({"path": "{0}/a.bin", "min_bytes": 12}, "{0}/a.bin has 10 bytes, 2 fewer than the 12 it must have at least"),
-        ({"path": "{0}", "min_bytes": 2000}, "{0} has 21 bytes, 1,979 fewer than the 2,000 it must have at least"),
-        ({"path": "{0}/zero"}, "{0}/zero is empty (0 bytes)"),
-        ({"path": "{0}/empty"}, "{0}/empty is an empty folder"),
-        ({"path": "{0}/broken"}, "{0}/broken is a link to {0}/gone, which is not there"),
-        ({"path": "{0}/circle"}, "{0}/circle is reached by symbolic links that lead in a circle"),
-        ({"path": "{0}/circle/x"}, "{0}/circle/x is reached by symbolic links that lead in a circle"),
-        ({"path": "{0}/a**b"}, "Invalid pattern" if sys.version_info < (3, 13) else "0 of 1 file found"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
+@pytest.mark.parametrize(("told", "words"), [
+    ({"path": "{0}/no/such"}, "{0}/no/such is not there (the nearest folder that is: {0})"),
+    ({"path": "{0}/no/*.bin"}, "{0}/no is not there (the nearest folder that is: {0})"),
+    ({"path": "{0}/a.bin/*.bin"}, "{0}/a.bin: Not a directory"),
+    ({"path": "{0}/*.idx"}, "0 of 1 file found for {0}/*.idx"),
+    ({"path": "{0}/*.bin", "count": 4}, "2 of 4 files found for {0}/*.bin"),
+    ({"path": "{0}/a.bin", "min_bytes": 12}, "{0}/a.bin has 10 bytes, 2 fewer than the 12 it must have at least"),
+    ({"path": "{0}", "min_bytes": 2000}, "{0} has 21 bytes, 1,979 fewer than the 2,000 it must have at least"),
+    ({"path": "{0}/zero"}, "{0}/zero is empty (0 bytes)"),
+    ({"path": "{0}/empty"}, "{0}/empty is an empty folder"),
+    ({"path": "{0}/broken"}, "{0}/broken is a link to {0}/gone, which is not there"),
+    ({"path": "{0}/circle"}, "{0}/circle is reached by symbolic links that lead in a circle"),
+    ({"path": "{0}/circle/x"}, "{0}/circle/x is reached by symbolic links that lead in a circle"),
+    ({"path": "{0}/a**b"}, "Invalid pattern" if sys.version_info < (3, 13) else "0 of 1 file found"),
+], ids=lambda value: str(value) if isinstance(value, dict) else "")  # fmt: skip
 def test_what_is_wrong_is_said(tmp_path: Path, missing: Callable[..., str], told: dict[str, Any], words: str) -> None:
     fill(tmp_path, a=10, b=11)
     (tmp_path / "zero").touch()

@@ -45,8 +45,7 @@ def test_a_file_system_that_stands_still_is_not_silence(monkeypatch: pytest.Monk
 def test_a_stop_file_or_a_missing_owner_ends_the_wait(tmp_path: Path) -> None:
     assert "silent" in hold(str(tmp_path / "gone" / "owner"), ttl_s=0.05, poll_s=0.01)
     (tmp_path / "stop").touch()
-    why = hold(str(tmp_path / "owner"), ttl_s=60)
-    assert why == f"its session ended this run ({tmp_path / 'stop'})"
+    assert hold(str(tmp_path / "owner"), ttl_s=60) == f"its session ended this run ({tmp_path / 'stop'})"
 
 
 def test_touching_the_file_is_no_sign_of_life(tmp_path: Path) -> None:

@@ -78,14 +78,11 @@ def test_a_token_file_is_read_in_order_and_again(make_recipe: MakeRecipe, token_
     assert torch.equal(tokens.sequence(8), tokens.sequence(0))
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param({"path": "/gone"}, "/gone: cannot be read as uint16", id="missing"),
-        pytest.param({"dtype": "int32"}, "cannot be read as int32", id="no_whole_number_of_tokens"),
-        pytest.param({}, "holds 257 tokens as uint16; one step of 10 sequences needs 321", id="too_short_for_a_step"),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    pytest.param({"path": "/gone"}, "/gone: cannot be read as uint16", id="missing"),
+    pytest.param({"dtype": "int32"}, "cannot be read as int32", id="no_whole_number_of_tokens"),
+    pytest.param({}, "holds 257 tokens as uint16; one step of 10 sequences needs 321", id="too_short_for_a_step"),
+])  # fmt: skip
 def test_a_bad_file_is_refused(make_recipe: MakeRecipe, token_file: Path, data: dict[str, str], message: str) -> None:
     """A step never sees a sequence twice; the error says what the file holds and what a step needs."""
     recipe = make_recipe(data={"kind": "token_file", "path": str(token_file), **data}, global_batch_size=10)

@@ -1,4 +1,6 @@
-"""JSON Schemas of the files that people write and of the records that programs read, made from the models.
+"""Makes the JSON Schemas in `suites/schemas/` from the models, for `tools/reference.py`.
+
+They are for editors and for programs: of the files that people write, and of the records.
 
 A schema refuses the keys that the loader refuses. Only the loader finds keys that contradict each other, and bounds in
 a unit of another kind.

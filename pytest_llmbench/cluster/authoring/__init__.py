@@ -1,1 +1,0 @@
-"""For authors of recipe and system files: JSON Schemas, and all faults of a file."""
