@@ -111,7 +111,7 @@ def files(evidence: Evidence, tmp_path: Path) -> tuple[Manifest, bytes]:
 
 LINK = tarfile.TarInfo("link")
 LINK.type, LINK.linkname = tarfile.SYMTYPE, "/etc/passwd"
-# What stands in the place of the files of a bundle, made of the compressed archive and of the plain one.
+# Altered archives, made of the compressed one and of the plain one.
 SESSIONS: dict[str, Callable[[bytes, bytes], bytes]] = {
     "no gzip": lambda _, plain: plain, "cut": lambda session, _: session[:-3],
     "bytes behind it": lambda session, _: session + b"x", "twice": lambda session, _: session * 2,
