@@ -12,7 +12,7 @@ from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.judging.sanity.losses import copied_in_log
+from pytest_llmbench.judging.sanity.losses import check_copies_in_log
 from pytest_llmbench.judging.sanity.work import OF_RECIPES, due
 from tests.conftest import known
 from tests.unit.judging.conftest import good_runs
@@ -122,7 +122,7 @@ def of(lines: Sequence[tuple[float, float]]) -> Evidence:
     flat=st.booleans(),
 )  # fmt: skip
 def test_a_true_log_has_no_copies(seed: int, count: int, digits: int, scatter: float, flat: bool) -> None:
-    assert list(copied_in_log(of(log(seed, count, digits, scatter, flat=flat)))) == []
+    assert list(check_copies_in_log(of(log(seed, count, digits, scatter, flat=flat)))) == []
 
 
 @pytest.mark.parametrize(("count", "digits"), [(30, 4), (100, 3), (400, 3)])
@@ -130,7 +130,7 @@ def test_the_second_half_may_not_be_the_first(count: int, digits: int) -> None:
     lines = log(1, count, digits)
     half, some = count // 2, count // 3
     for copied in (lines[:half] * 2, [*lines[: 2 * some], *lines[:some]]):
-        (problem,) = copied_in_log(of(copied))
+        (problem,) = check_copies_in_log(of(copied))
         assert problem.kind == "implausible"
         assert "have the very durations and losses of those of steps 1 to" in problem.message
 

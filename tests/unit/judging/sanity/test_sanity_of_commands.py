@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
-from pytest_llmbench.judging.sanity.losses import diverging
+from pytest_llmbench.judging.sanity.losses import check_divergence
 from tests.conftest import known
 from tests.unit.judging.conftest import GPU, small
 
@@ -215,7 +215,7 @@ FALLING = [5 - n / 20 for n in range(40)]
 def test_losses_and_gradients_are_looked_at_as_curves(
     losses: list[float], norms: list[float], told: str, kind: Literal["ranks", "command"]
 ) -> None:
-    problems = list(diverging(curve(losses, norms, kind)))
+    problems = list(check_divergence(curve(losses, norms, kind)))
     assert bool(problems) == bool(told)
     assert all(problem.kind == "loss_rises" for problem in problems)
     assert told in "; ".join(problem.message for problem in problems)
