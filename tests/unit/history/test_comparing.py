@@ -120,6 +120,16 @@ def test_no_baseline_is_never_a_pass(history: History) -> None:
     assert one(history, new).verdict == "PASS"
 
 
+def test_a_baseline_in_another_unit_is_not_decided(history: History) -> None:
+    """Such as of an engine whose statistic was another one in its earlier version."""
+    old, new = (fleet.session(day)[fleet.recipes[0]] for fleet in [Fleet("o", 1)] for day in (0, 1))
+    metric = old.metrics["throughput"].model_copy(update={"unit": "samples/s"})
+    keep(history, {"o": old.model_copy(update={"metrics": {**old.metrics, "throughput": metric}})})
+    told = one(history, new)
+    assert told.verdict == "INCONCLUSIVE"
+    assert "numbers in samples/s and words/s cannot be compared" in told.reason
+
+
 def test_what_is_no_measurement_is_not_compared(history: History) -> None:
     """A simulated run is neither compared nor a baseline, nor is a run its own one, read again."""
     fleet = Fleet("m", 1)

@@ -63,8 +63,6 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
     assert [step.step for step in series.steps] == list(range(1, 9))
     assert (series.steps[0].loss, series.steps[4].loss) == (5.795322418212891, 5.123472690582275)
     assert [step.seconds for step in series.steps][4:6] == [4 / 234.52, 4 / 274.66]
-    assert series.totals["ppl after epoch 0"] == 325.33001708984375
-    assert series.totals["ppl after epoch 2"] == 154.38841247558594
     assert series.completed == "2 of 2 processes exit successfully"
     assert (series.world_size, series.unread, series.restarted) == (2, 0, None)
 
@@ -72,9 +70,6 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
 def test_step_2_of_upstream(sample: Callable[[str], Path]) -> None:
     series = read_log([sample("logs/deepspeed_chat_step2.log")], reader())
     assert series.steps == ()
-    assert series.totals["chosen_last_scores after epoch 1"] == 2.34375
-    assert series.totals["rejected_last_scores after epoch 1"] == -2.65625
-    assert series.totals["acc after epoch 1"] == 1.0
     assert series.completed == "2 of 2 processes exit successfully"
 
 
@@ -212,11 +207,8 @@ def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
         list(reader()(text))
 
 
-def test_a_throughput_or_an_evaluation_that_cannot_be_read_is_counted(read: Read) -> None:
+def test_a_throughput_that_cannot_be_read_is_counted(read: Read) -> None:
     assert read(reader(), f"{EPOCH.format(1)}\n{SPEED.format('NA', 8.0)}\n").unread == 1
-    line = f"chosen_last_scores (higher is better) : 2.3{HEAD} nnodes=1, node_rank=0"
-    torn = f"***** Evaluating reward, Epoch 1/1 *****\n{line}\n"
-    assert (read(reader(), torn).totals, read(reader(), torn).unread) == ({}, 1)
 
 
 @given(st.lists(st.sampled_from([

@@ -144,7 +144,7 @@ def test_parameters_that_are_not_trained(text: str, frozen: float) -> None:
 def test_the_times(words: str, seconds: float) -> None:
     """Below an hour with hundredths, above with hours, which may be more than a day's."""
     text = f"13.39user 53.30system {words}elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k"
-    assert list(gnu_time.parse(text)) == [Total("user_s", 13.39), Total("system_s", 53.30), Total("elapsed_s", seconds)]
+    assert list(gnu_time.parse(text)) == [Total("elapsed_s", seconds)]
     assert list(gnu_time.parse("gluedtext" + text)) == list(gnu_time.parse(text))
 
 
@@ -156,7 +156,7 @@ def test_every_time(hundredths: int) -> None:
         words, seconds = f"{hours}:{minutes:02}:{int(seconds % 60):02}", float(int(seconds))
     else:
         words = f"{minutes}:{hundredths // 100 % 60:02}.{hundredths % 100:02}"
-    _, _, total = gnu_time.parse(f"0.00user 0.00system {words}elapsed 0%CPU")
+    (total,) = gnu_time.parse(f"0.00user 0.00system {words}elapsed 0%CPU")
     assert isinstance(total, Total)
     assert total.value == pytest.approx(seconds)
 
