@@ -54,7 +54,7 @@ class WorldSize:
 
 @dataclass(frozen=True)
 class _Words:
-    """What a program says, in its own words."""
+    """A statement of a program, in its own words."""
 
     words: str
 
