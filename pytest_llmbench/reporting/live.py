@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # A shorter session prints its verdicts alone.
 FIRST_S = 10.0
 SIGN_S = 60.0
-# Runs under way are named, up to this number, and runs alike have a row each.
+# Up to this number, runs under way are named, and runs alike have a row each.
 _FEW = 4
-# More of these than a few become one row.
+# If more than a few runs are in one of these states, they become one row.
 _FOLDED = {"waiting", "ended", "PASS", "SKIP"}
 # States in the order of the counters; verdicts follow.
 _STATES = ("running", "starting", "checking", "pending", "waiting", "ended")

@@ -120,6 +120,16 @@ def test_no_baseline_is_never_a_pass(history: History) -> None:
     assert one(history, new).verdict == "PASS"
 
 
+def test_a_baseline_in_another_unit_is_not_decided(history: History) -> None:
+    """Such as of an engine whose statistic was another one in its earlier version."""
+    old, new = (fleet.session(day)[fleet.recipes[0]] for fleet in [Fleet("o", 1)] for day in (0, 1))
+    metric = old.metrics["throughput"].model_copy(update={"unit": "samples/s"})
+    keep(history, {"o": old.model_copy(update={"metrics": {**old.metrics, "throughput": metric}})})
+    told = one(history, new)
+    assert told.verdict == "INCONCLUSIVE"
+    assert "numbers in samples/s and words/s cannot be compared" in told.reason
+
+
 def test_what_is_no_measurement_is_not_compared(history: History) -> None:
     """A simulated run is neither compared nor a baseline, nor is a run its own one, read again."""
     fleet = Fleet("m", 1)
@@ -194,9 +204,7 @@ def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
 @pytest.mark.parametrize(("after", "scatter", "regressed"), [
     (98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None),
 ])  # fmt: skip
-def test_an_interval_that_is_wide_by_chance_hides_no_loss(
-    after: float, scatter: float | None, regressed: bool | None
-) -> None:
+def test_an_interval_wide_by_chance_hides_no_loss(after: float, scatter: float | None, regressed: bool | None) -> None:
     """One run of 300 looks as if its steps had a long memory; where their mean is that uncertain, they scatter more."""
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, scatter=0.0097 + 0.0001 * (i % 6)) for i, value in enumerate(past)]

@@ -1,7 +1,6 @@
 """The HTML report: every declared test has its verdict on it, whatever is missing, damaged or hostile."""
 
 import json
-import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import open_history
 from pytest_llmbench.reporting.html import sections
+from pytest_llmbench.reporting.html.drawing import frame_of
 from pytest_llmbench.reporting.html.figures import check_figures, step_figures
 from pytest_llmbench.reporting.html.trend import trend_figures
-from pytest_llmbench.session.folder import newest
 from tests.support.recorded import (
     broken_run,
     check_records,
@@ -160,6 +159,23 @@ def test_the_figure_has_the_interval_of_the_verdict(tmp_path: Path) -> None:
         assert words in throughput.caption
 
 
+def test_numbers_beyond_every_axis_are_a_figure_or_none() -> None:
+    """A damaged record may have them."""
+    run = run_record(Path("s"), "opt125m", 1)
+    for change in ({"seconds": 1e-320}, {"loss": -1.7e308}):
+        steps = (run.steps[0].model_copy(update=change), *run.steps[1:])
+        steps = (*steps[:-1], steps[-1].model_copy(update={"loss": 1.7e308}))
+        assert len([frame_of(figure) for figure in step_figures(run.model_copy(update={"steps": steps}), 1000)]) == 3
+
+
+def test_a_damaged_interval_is_left_out(session: Path) -> None:
+    path, rows = session / layout.VERDICTS, Page(write_page(session)).rows
+    verdicts = json.loads(path.read_text())
+    verdicts["tests"][0] |= {"low": "x", "high": 1.0}
+    path.write_text(json.dumps(verdicts))
+    assert Page(write_page(session)).rows == rows
+
+
 def hostile(record: RunRecord) -> RunRecord:
     judged = [each.model_copy(update={"test": f"t.py::{HOSTILE}", "reason": HOSTILE, "verdict": Verdict.FAIL})
               for each in record.judgements[:1]]  # fmt: skip
@@ -228,15 +244,6 @@ def test_a_verdict_that_contradicts_its_record_is_told(session: Path) -> None:
     assert len(page.rows) == declared(session)
 
 
-def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None:
-    """The order of names would have `nightly` after each session that has only its id."""
-    for at, name in enumerate(("nightly", "20261125-120000-abcdef")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / layout.PLAN).write_text("{}")
-        os.utime(tmp_path / name / layout.PLAN, (at, at))
-    assert newest(tmp_path).name == "20261125-120000-abcdef"
-
-
 def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
     """The figure shows earlier sessions of the same recipe, system and number of nodes; without any, it is left out."""
     fleet = Fleet("q", 1)
@@ -258,7 +265,7 @@ def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
 def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 runs that get as little as each of 2,000 does have a tenth of it."""
     folder, of = tmp_path / "s", 200 / 2_000
-    for name in ("_ALL_POINTS", "_ALL_TEXT", "_ALL_STEP_LOGS", "_MOST_WHOLE"):
+    for name in ("_ALL_POINTS", "_ALL_TEXT", "_MOST_WHOLE"):
         monkeypatch.setattr(sections, name, int(getattr(sections, name) * of))
     write_large(folder, 200, 100)
     path = write_page(folder)
