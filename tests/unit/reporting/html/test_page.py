@@ -1,6 +1,7 @@
 """The HTML report: every declared test has its verdict on it, whatever is missing, damaged or hostile."""
 
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,12 @@ def test_numbers_beyond_every_axis_are_a_figure_or_none() -> None:
         steps = (run.steps[0].model_copy(update=change), *run.steps[1:])
         steps = (*steps[:-1], steps[-1].model_copy(update={"loss": 1.7e308}))
         assert len([frame_of(figure) for figure in step_figures(run.model_copy(update={"steps": steps}), 1000)]) == 3
+
+
+def test_a_pipe_among_replayed_logs_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0.log")
+    excerpt = sections.ShownTexts([]).excerpt(tmp_path, tmp_path / "rank-0.log", 100)
+    assert excerpt.note.startswith("it cannot be read: it is not a regular file")
 
 
 def test_a_damaged_interval_is_left_out(session: Path) -> None:
