@@ -147,6 +147,10 @@ def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
         yield "expert-tensor-parallel-size", "parallelism.expert", 1
 
 
+# What a program derives from other sizes where its configuration has nothing.
+_DERIVED = {"ffn-hidden-size", "kv-channels", "moe-ffn-hidden-size", "num-query-groups"}
+
+
 # How Megatron-LM prints what it parses.
 def _printed(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) and value.startswith("(["):
@@ -247,7 +251,10 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     })  # fmt: skip
     precision = rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
     same = rules_of_given(arguments, _FIELDS)
-    same |= rules_of({name: (field, *_printed(value)) for name, field, value in _shape(recipe)})
+    same |= {
+        name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
+        for name, field, value in _shape(recipe)
+    }
     if "disable-bias-linear" in same:
         same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
     del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides

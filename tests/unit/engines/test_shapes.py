@@ -134,6 +134,8 @@ def test_what_megatron_lm_prints_of_a_shape_is_compared(recipe: Recipe, wanted: 
     for name, value in right.items():
         (words,) = differ({**right, name: {"True": "False"}.get(value, "3")})
         assert name.replace("-", "_") in words
+        derived = name in {"ffn-hidden-size", "kv-channels", "moe-ffn-hidden-size", "num-query-groups"}
+        assert bool(differ({**right, name: "None"})) is (name != "position-embedding-type" and not derived)
 
 
 @pytest.mark.parametrize(("printed", "fault"), [

@@ -38,7 +38,6 @@ class MegatronTraining:
     """Inputs of every step."""
 
     recipe: Recipe
-    options: MegatronCoreOptions
     device: torch.device
     tokens: Tokens
     positions: torch.Tensor  # [micro batch, sequence], the same in every micro batch
@@ -72,7 +71,7 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
     reports = last and parallel_state.get_tensor_model_parallel_rank() == 0
     return MegatronTraining(
-        recipe=recipe, device=device, options=options, tokens=open_tokens(recipe),
+        recipe=recipe, device=device, tokens=open_tokens(recipe),
         positions=torch.arange(recipe.sequence_length, device=device).expand(recipe.micro_batch_size, -1),
         chunks=chunks, optimizer=_optimizer(recipe, options, config, chunks), copies=copies, copy=copy,
         copy_batch=copy_batch, reports=reports, fed=Fed(reports=reports),
