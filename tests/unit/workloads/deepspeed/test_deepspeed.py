@@ -29,7 +29,6 @@ ENTRY = """
 
     import torch
 
-    from pytest_llmbench.core.errors import ConfigError
     from pytest_llmbench.core.recipe.recipes import Recipe
     from pytest_llmbench.core.schema import validate
     from pytest_llmbench.workloads.training import matmul
@@ -50,11 +49,8 @@ ENTRY = """
                 own = dataclasses.replace(context, folder=context.folder / name)
                 with StepLog(own) as own_log:
                     own_log.start("cpu", {})
-                    try:
-                        run(validate(Recipe, config, name), own, device, own_log)
-                        own_log.end()
-                    except ConfigError as error:
-                        own_log.failure(str(error))
+                    run(validate(Recipe, config, name), own, device, own_log)
+                    own_log.end()
 """
 
 SFT: Mapping[str, Any] = {"engine": "deepspeed", "compile": False}
