@@ -207,9 +207,7 @@ def test_a_name_and_a_comment_that_the_site_rewrites_are_told(commands: Commands
 
 @pytest.mark.parametrize("ended", ["REQUEUED", "NODE_FAIL", ""])
 @pytest.mark.parametrize("changed", [{}, {"name": "physics", "script": SCRIPT}], ids=["requeued", "renamed as well"])
-def test_a_job_that_was_requeued_is_over_and_leaves_the_queue(
-    commands: Commands, slurm: Slurm, ended: str, changed: dict[str, str]
-) -> None:
+def test_a_requeued_job_is_over_and_out(commands: Commands, slurm: Slurm, ended: str, changed: dict[str, str]) -> None:
     """A requeued job has a new time of submission. It is still ours, and would start a second time."""
     commands.answer("scancel")
     commands.answer("squeue", row(script=SCRIPT))
@@ -262,9 +260,7 @@ def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(com
     assert commands.asked("scancel") == ["7"]
 
 
-def test_a_job_that_is_alive_again_is_cancelled(
-    commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_alive_again_is_cancelled(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller was killed before it had saved the end of a run. Another job of its id is left alone."""
     monkeypatch.setattr(module, "_LEAVING_S", -1.0)
     commands.answer("scancel")
@@ -697,9 +693,7 @@ def test_a_watchman_does_not_wait_for_ever(commands: Commands, tmp_path: Path, m
     assert not Path(f"/proc/{hung.read_text().strip()}").exists()
 
 
-def test_a_watchman_gives_up_a_hung_command(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watchman_gives_up_hung_commands(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an end in order, it asks twice; then nothing is left of it, nor of what it asked."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.3)
@@ -758,9 +752,7 @@ def test_a_step_that_fails_while_its_job_goes_on_has_failed_by_itself(step: jobs
     assert (step.status().state, step.status().reason) == (JobState.FAILED, "srun exited with 137")
 
 
-def test_a_step_that_fails_because_its_job_was_forgotten_is_lost(
-    commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forgotten_jobs_step_is_lost(commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps of a job that a restarted controller does not know are ended by Slurm: no rank is to blame."""
     commands.answer("squeue", **FORGOTTEN)
     for _ in range(3):

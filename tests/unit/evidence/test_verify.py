@@ -66,9 +66,7 @@ def test_without_a_trusted_signature_nothing_is_unpacked(
     (RECORD, '{"schema_version": 1}'), (RECORD, "[" * 200_000), ("session.json", "{"), ("system.json", "[]"),
     ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
 ])  # fmt: skip
-def test_an_unreadable_file_is_no_proof(
-    evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_is_no_proof(evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However its signer got it in: the file is named, in one line, without a traceback."""
     honest = read_session(evidence.folder)
     (evidence.folder / path).write_text(text)

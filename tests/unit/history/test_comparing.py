@@ -204,9 +204,7 @@ def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
 @pytest.mark.parametrize(("after", "scatter", "regressed"), [
     (98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None),
 ])  # fmt: skip
-def test_an_interval_that_is_wide_by_chance_hides_no_loss(
-    after: float, scatter: float | None, regressed: bool | None
-) -> None:
+def test_an_interval_wide_by_chance_hides_no_loss(after: float, scatter: float | None, regressed: bool | None) -> None:
     """One run of 300 looks as if its steps had a long memory; where their mean is that uncertain, they scatter more."""
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, scatter=0.0097 + 0.0001 * (i % 6)) for i, value in enumerate(past)]

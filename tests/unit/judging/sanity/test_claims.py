@@ -50,22 +50,19 @@ def test_a_claim_that_differs_is_named(name: ClaimName, evidence: Evidence, by: 
     assert "rank 1" in problem.message
 
 
-@pytest.mark.parametrize(
-    ("expected", "value", "stage", "agrees"),
-    [
-        (Span(10, 12), 10, 0, True),
-        (Span(10, 12), 12, 0, True),
-        (Span(10, 12), 9, 0, False),
-        (Span(10, 12), 13, 0, False),
-        (Span(10, 12), "eleven", 0, False),
-        (Span(1000, 1000), 1004.0, 0, True),  # rounded to three digits
-        (Span(1000, 1000), 1004, 0, False),
-        ((Span(10, 12), Span(20, 22)), 21, 1, True),
-        ((Span(10, 12), Span(20, 22)), 21, 0, False),
-        ((Span(10, 12), Span(20, 22)), 21, 2, False),  # a stage that the recipe does not have
-        (None, 21, 0, True),
-    ],
-)
+@pytest.mark.parametrize(("expected", "value", "stage", "agrees"), [
+    (Span(10, 12), 10, 0, True),
+    (Span(10, 12), 12, 0, True),
+    (Span(10, 12), 9, 0, False),
+    (Span(10, 12), 13, 0, False),
+    (Span(10, 12), "eleven", 0, False),
+    (Span(1000, 1000), 1004.0, 0, True),  # rounded to three digits
+    (Span(1000, 1000), 1004, 0, False),
+    ((Span(10, 12), Span(20, 22)), 21, 1, True),
+    ((Span(10, 12), Span(20, 22)), 21, 0, False),
+    ((Span(10, 12), Span(20, 22)), 21, 2, False),  # a stage that the recipe does not have
+    (None, 21, 0, True),
+])  # fmt: skip
 def test_what_the_engine_asks_for_counts(expected: Asked, value: float | str, stage: int, *, agrees: bool) -> None:
     """A span with both of its ends, and of a pipeline the stage that the claim is about."""
     claim = Claim(name="parameters_of_rank", value=value, where="rank 0", stage=stage)

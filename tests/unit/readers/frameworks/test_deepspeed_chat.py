@@ -148,17 +148,14 @@ def test_a_second_run_in_the_same_log(read: Read) -> None:
     assert read(reader(), first + second).restarted is not None
 
 
-@pytest.mark.parametrize(
-    ("lines", "completed"),
-    [
-        ([EPOCH.format(1), EXIT.format(1), EXIT.format(2)], True),
-        ([EPOCH.format(1), EXIT.format(1)], False),
-        ([EXIT.format(1), EXIT.format(2)], False),  # it never trained
-        ([EPOCH.format(1), "saving the final model ..."], False),
-        (["node-1: Throughput: 145.5760 samples/sec"], True),
-        (["Throughput: nan samples/sec"], False),
-    ],
-)
+@pytest.mark.parametrize(("lines", "completed"), [
+    ([EPOCH.format(1), EXIT.format(1), EXIT.format(2)], True),
+    ([EPOCH.format(1), EXIT.format(1)], False),
+    ([EXIT.format(1), EXIT.format(2)], False),  # it never trained
+    ([EPOCH.format(1), "saving the final model ..."], False),
+    (["node-1: Throughput: 145.5760 samples/sec"], True),
+    (["Throughput: nan samples/sec"], False),
+])  # fmt: skip
 def test_what_proves_that_a_run_is_complete(read: Read, lines: list[str], completed: bool) -> None:
     """Every rank's success after training, or the fork's last line; no half of either."""
     world = f"{HEAD} [launch.py:164:main] dist_world_size=2"
@@ -292,9 +289,7 @@ def test_carriage_returns_end_lines_and_odd_bytes_end_nothing(tmp_path: Path) ->
     assert evaluate(tmp_path, 5.0) == HEADER + b"n,5.0,Success\r\n"
 
 
-def test_a_run_without_a_log_has_a_row_and_an_unreadable_one_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_log_has_a_row_and_unreadable_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluate([tmp_path / "no.log"], 0.0) == HEADER + b"recorded,-1,Fail\r\n"
     log = write(tmp_path, "n slots=8\n")
     monkeypatch.setattr(Path, "open", lambda path, _: os.open(path / "in a file", os.O_RDONLY))

@@ -76,18 +76,15 @@ def test_what_only_looks_alike_says_nothing(text: str) -> None:
     assert list(parse(text)) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (BAR.format("1.23e+5"), "whole number"),  # rounded by the bar
-        (BAR.format("nan.0"), "whole number"),
-        (BAR.format("-1.00"), "whole number"),
-        (BAR.format("39.00, train_step_timing=fast"), "train_step_timing"),
-        (BAR.format("39.00")[:-1], "cut off"),
-        ("Training epoch 0, iteration 18/19 | lr: 0.005", "whole number"),
-        (LINE.format("reduced_train_loss: 4.89|"), "reduced_train_loss"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (BAR.format("1.23e+5"), "whole number"),  # rounded by the bar
+    (BAR.format("nan.0"), "whole number"),
+    (BAR.format("-1.00"), "whole number"),
+    (BAR.format("39.00, train_step_timing=fast"), "train_step_timing"),
+    (BAR.format("39.00")[:-1], "cut off"),
+    ("Training epoch 0, iteration 18/19 | lr: 0.005", "whole number"),
+    (LINE.format("reduced_train_loss: 4.89|"), "reduced_train_loss"),
+])  # fmt: skip
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         list(parse(text))

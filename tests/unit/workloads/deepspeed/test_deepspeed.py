@@ -55,16 +55,14 @@ ENTRY = """
 
 SFT: Mapping[str, Any] = {"engine": "deepspeed", "compile": False}
 TRAININGS: Mapping[str, Mapping[str, Any]] = {
-    "sft": SFT,
-    "sft_zero1": {**SFT, "parallelism": {"sharding": "optimizer"}},
+    "sft": SFT, "sft_zero1": {**SFT, "parallelism": {"sharding": "optimizer"}},
     "sft_zero2": {**SFT, "parallelism": {"sharding": "gradients"}},
     "sft_zero3": {**SFT, "parallelism": {"sharding": "full"}},
     "sft_checkpointed": {**SFT, "parallelism": {"activation_checkpointing": "full"}},
     "sft_checkpointed_zero3": {**SFT, "parallelism": {"sharding": "full", "activation_checkpointing": "full"}},
-    "sft_at_once": {**SFT, "micro_batch_size": 4},
-    "sft_bf16": {**SFT, "precision": "bf16"},
+    "sft_at_once": {**SFT, "micro_batch_size": 4}, "sft_bf16": {**SFT, "precision": "bf16"},
     "sft_bf16_zero2": {**SFT, "precision": "bf16", "parallelism": {"sharding": "gradients"}},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

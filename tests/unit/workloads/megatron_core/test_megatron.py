@@ -58,13 +58,11 @@ IN_16_BITS: Mapping[str, Any] = {"parallelism": {"sharding": "optimizer"}}
 # Trainings that are compared with each other.
 OTHERS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "rope": (1, {"model": {"positions": "rope"}}),
-    "rope_in_stages": (2, {"model": {"positions": "rope"}, "parallelism": {"pipeline": 2}}),
-    "kept": (2, DROPS),
+    "rope_in_stages": (2, {"model": {"positions": "rope"}, "parallelism": {"pipeline": 2}}), "kept": (2, DROPS),
     "recomputed": (2, merge(DROPS, {"parallelism": {"activation_checkpointing": "full"}})),
-    "bf16": (2, {**IN_16_BITS, "precision": "bf16"}),
-    "fp16": (1, {**IN_16_BITS, "precision": "fp16"}),
+    "bf16": (2, {**IN_16_BITS, "precision": "bf16"}), "fp16": (1, {**IN_16_BITS, "precision": "fp16"}),
     "overflowing": (1, {"precision": "fp16", "options": {"loss_scale": 1e30}}),
-}
+}  # fmt: skip
 TODAY: Mapping[str, Any] = {
     "positions": "rope", "query_groups": 2, "head_size": 24, "query_key_norm": True, "feed_forward_size": 96,
     "activation": "swiglu", "norm": "rms_norm", "biases": "none", "tied_embeddings": False,
@@ -225,9 +223,7 @@ def test_phases_follow_the_schedule(pipeline: Path) -> None:
 
 
 @pytest.mark.parametrize(("plain", "other"), [("rope", "rope_in_stages"), ("kept", "recomputed")])
-def test_positions_and_dropout_are_the_same_in_every_layout(
-    trained: Trained, by_torch: StepSeries, plain: str, other: str
-) -> None:
+def test_positions_and_dropout_are_always_alike(trained: Trained, by_torch: StepSeries, plain: str, other: str) -> None:
     """Rotary positions train another model than learned ones, and the same on one rank or two stages.
 
     Recomputed activations drop what the forward pass dropped, on each tensor-parallel rank its own part.
