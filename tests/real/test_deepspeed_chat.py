@@ -18,9 +18,7 @@ SYSTEM = os.environ.get("LLMBENCH_DEEPSPEED_CHAT_SYSTEM")
 
 
 @pytest.mark.parametrize(
-    ("recipe", "timed"),
-    [("chat_350m_bs24_zero0", 20), ("chat_350m_rm", 20), ("chat_13b_rlhf", 25)],
-    ids=["step1", "step2", "step3"],
+    ("recipe", "timed"), [("chat_350m_bs24_zero0", 20), ("chat_350m_rm", 20), ("chat_13b_rlhf", 25)]
 )
 def test_a_step_runs_and_is_judged(user: UserFolder, system_file: str, recipe: str, timed: int) -> None:
     """The tiny variant of a recipe of each step, through a whole session, and Lambda's file of its log."""

@@ -156,10 +156,7 @@ def test_it_fits_every_screen_and_paper(
 
 @pytest.mark.parametrize("name", [*SESSIONS, "certificate"])
 def test_axe_core_finds_nothing(browser: Browser, pages: Callable[[str], Path], name: str) -> None:
-    """No rule for people who cannot see well or use no mouse is broken, in light and dark, on a desktop and a phone.
-
-    The large pages have nothing of another kind than the small ones, so each scheme of theirs is seen on one screen.
-    """
+    """No rule for people who cannot see well or use no mouse is broken, in light and dark, on a desktop and a phone."""
     assert AXE_PACKAGE is not None, "pip install axe-core-python"
     browser.open(pages(name))
     browser.run(Path(str(AXE_PACKAGE.origin)).with_name("axe.min.js").read_text(encoding="utf-8"))
@@ -171,6 +168,7 @@ def test_axe_core_finds_nothing(browser: Browser, pages: Callable[[str], Path], 
     browser.run(KEEP_FIRST)
     for scheme, *widths in (("light", DESKTOP, PHONE), ("dark", PHONE, DESKTOP)):
         browser.prefer(str(scheme))
+        # The large pages have nothing of another kind than the small ones, and take the longest.
         for width in widths[:1] if name in {"40 runs", "64 nodes"} else widths:
             browser.resize(int(width), 900)
             assert browser.answer(AXE) == [], (scheme, width)
