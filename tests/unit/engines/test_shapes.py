@@ -206,6 +206,13 @@ def test_whatever_the_number_of_ranks_a_recipe_runs_or_says_why_not(topology: To
         assert all(problems_of(get_engine(recipe.engine), recipe.on(topology), topology))
 
 
+@pytest.mark.parametrize("engine", ["megatron_lm", "nemo_torchrun", "megatron_core", "deepspeed"])
+def test_recomputation_chosen_on_the_gpus_is_refused_in_words(engine: str) -> None:
+    recipe = small_recipe({"engine": engine, "parallelism": {"activation_checkpointing": "auto"}, "compile": False})
+    problem, *_ = problems_of(get_engine(engine), recipe, NODES)
+    assert "cannot train parallelism.activation_checkpointing: auto; engine: torch can" in problem
+
+
 def test_a_rate_of_nothing_asks_for_no_speed() -> None:
     bounds = ("0 words/s", "-5 words/s", "1 words/s")
     assert [asks_for_speed("throughput", "torch", ">=", Quantity(bound)) for bound in bounds] == [False, False, True]
