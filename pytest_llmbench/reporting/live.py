@@ -82,7 +82,7 @@ def _cells(task: LiveTask, snapshot: LiveSnapshot) -> dict[str, str]:
 
 def urgency(task: LiveTask) -> tuple[int, float]:
     """Order of the rows: runs under way, bad ends, what waits, good ends."""
-    return _ORDER[word_of(task)], task.eta_s or 0.0
+    return _ORDER.get(word_of(task), 9), task.eta_s or 0.0
 
 
 def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Sequence[str] = ()) -> list[str]:

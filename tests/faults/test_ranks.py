@@ -91,11 +91,10 @@ def test_a_run_that_comes_to_nothing_is_an_error(user: UserFolder, changes: dict
     assert re.search(words, message, re.DOTALL), message
 
 
-@pytest.mark.parametrize(
-    ("garbage", "said"),
-    [(b"\xff\xfe step 3\n", "rank-00000.jsonl:"), (b'{"event": "step", "step": 7, "seco\n', "rank-00000.jsonl:")],
-    ids=["not UTF-8", "cut"],
-)
+@pytest.mark.parametrize(("garbage", "said"), [
+    (b"\xff\xfe step 3\n", "rank-00000.jsonl:"),
+    (b'{"event": "step", "step": 7, "seco\n', "rank-00000.jsonl:"),
+], ids=["not UTF-8", "cut"])  # fmt: skip
 def test_a_run_with_a_damaged_log_is_no_verdict(
     user: UserFolder, watch: type[Watch], garbage: bytes, said: str
 ) -> None:

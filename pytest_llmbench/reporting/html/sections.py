@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from pytest_llmbench.core.files import open_regular
 from pytest_llmbench.core.quantity import counted, for_people, listed, utc
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import RunRecord
@@ -70,7 +71,7 @@ class ShownTexts:
     def excerpt(self, folder: Path, path: Path, most: int, *, end: bool = False) -> Excerpt:
         """The first bytes of a text file of a run's folder, or the last ones, in whole lines."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - most) if end else 0)
                 text = file.read(most).decode("utf-8", errors="replace")

@@ -52,9 +52,7 @@ def test_an_honest_session_is_verified(evidence: Evidence) -> None:
     assert list(told.lines())[-1] == "VERIFIED"
 
 
-def test_without_a_trusted_signature_nothing_is_unpacked(
-    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_without_a_trusted_signature_nothing_is_unpacked(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "unpack", None)
     monkeypatch.setattr(Manifest, "read", None)
     for signer, keys in ((None, [KEY.public_key]), (KEY, [CryptoSigner.generate_ed25519().public_key]), (KEY, [])):

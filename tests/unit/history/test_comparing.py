@@ -52,9 +52,8 @@ def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
 def test_a_planted_regression_alone_is_found(history: History) -> None:
     """Of 20 recipes one became 2 % slower: it fails and all others pass, in each of a few repeats."""
     for number in range(2):
-        victim, verdicts = repeat(
-            history, f"t{number}", earlier=10, slower=0.02, wanted=Wanted(kind="last", count=10)
-        )  # fmt: skip
+        wanted = Wanted(kind="last", count=10)
+        victim, verdicts = repeat(history, f"t{number}", earlier=10, slower=0.02, wanted=wanted)
         assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
         assert verdicts[victim] == "FAIL"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.reporting.live import StateLines, console_for, describe_task, duration, table_lines
+from pytest_llmbench.reporting.live import StateLines, console_for, describe_task, duration, table_lines, urgency
 from pytest_llmbench.reporting.screen import BlockScreen
 from pytest_llmbench.reporting.table import render, render_health
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask
@@ -141,6 +141,11 @@ RUNNING = LiveTask(
 )  # fmt: skip
 PENDING = LiveTask(name="opt350m", state="pending", detail="job 7 Priority", starts=1e9)
 FAILED = LiveTask(name="bloom", state="judged", verdict=Verdict.FAIL, took_s=3600.0, gpus=2)
+
+
+def test_a_judged_run_whose_verdict_is_lost_has_a_place() -> None:
+    """Another version may have written its `live.json`."""
+    assert urgency(LiveTask(name="a", state="judged")) > urgency(FAILED)
 
 
 def picture(*tasks: LiveTask, at: float = 1000.0) -> LiveSnapshot:

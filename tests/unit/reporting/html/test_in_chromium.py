@@ -114,9 +114,7 @@ def page(pages: Callable[[str], Path]) -> Path:
 
 
 @pytest.mark.parametrize("name", [*SESSIONS, "certificate"])
-def test_it_fits_screens_and_paper(
-    browser: Browser, pages: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:  # fmt: skip
+def test_it_fits_screens_and_paper(browser: Browser, pages: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     """Nothing is wider than a screen of 320 to 1920 pixels, and the first sheet is full."""
     page, stem = pages(name), f"report-{name.replace(' ', '-')}"
     browser.open(page)

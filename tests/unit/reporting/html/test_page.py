@@ -1,6 +1,7 @@
 """The HTML report: every declared test has its verdict on it, whatever is missing, damaged or hostile."""
 
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -151,10 +152,8 @@ def test_the_figure_has_the_interval_of_the_verdict(tmp_path: Path) -> None:
     run = run_record(tmp_path, "opt125m", 1)
     judged, *_ = run.judgements
     wider = judged.model_copy(update={"unit": "words/s", "low": 440_000.0, "high": 470_000.0})
-    for judgement, words in (
-        (wider, "between 440,000 and 470,000 words/s by the verdict"),
-        (judged, "in further steps"),
-    ):
+    shown = ((wider, "between 440,000 and 470,000 words/s by the verdict"), (judged, "in further steps"))
+    for judgement, words in shown:
         _, throughput, *_ = step_figures(run.model_copy(update={"judgements": (judgement,)}), 1000)
         assert words in throughput.caption
 
@@ -163,9 +162,14 @@ def test_numbers_beyond_every_axis_are_a_figure_or_none() -> None:
     """A damaged record may have them."""
     run = run_record(Path("s"), "opt125m", 1)
     for change in ({"seconds": 1e-320}, {"loss": -1.7e308}):
-        steps = (run.steps[0].model_copy(update=change), *run.steps[1:])
-        steps = (*steps[:-1], steps[-1].model_copy(update={"loss": 1.7e308}))
+        first, *rest, last = run.steps
+        steps = (first.model_copy(update=change), *rest, last.model_copy(update={"loss": 1.7e308}))
         assert len([frame_of(figure) for figure in step_figures(run.model_copy(update={"steps": steps}), 1000)]) == 3
+
+
+def test_a_pipe_among_replayed_logs_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "rank-0.log")
+    assert "it is not a regular file" in sections.ShownTexts([]).excerpt(tmp_path, path, 100).note
 
 
 def test_a_damaged_interval_is_left_out(session: Path) -> None:
@@ -276,9 +280,7 @@ def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pyte
     assert path.stat().st_size * 10 < 15e6
 
 
-def test_the_command_makes_the_report_anew(
-    session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_the_command_makes_the_report_anew(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_llmbench.session.refusals.refused_records", lambda *_: {})  # its records are made up
     command = typer.Typer()
     command.command()(report_session)
