@@ -109,12 +109,8 @@ class Engine(Protocol):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason that keeps this recipe from running on this topology, without the recipe's name."""
 
-    def counts_flops(self, recipe: Recipe) -> bool:
-        """True if a step trains the whole decoder on every token, so that `judging.flops` applies."""
-        return self.uncounted(recipe) is None
-
     def uncounted(self, recipe: Recipe) -> str | None:
-        """Return the reason that keeps FLOPs from being counted; None if they are counted."""
+        """Return why the FLOPs of a step are unknown; None if it trains the whole decoder on every token."""
         return None
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:

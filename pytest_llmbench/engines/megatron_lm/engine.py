@@ -446,7 +446,7 @@ class MegatronLM(External):
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return _claims_of_arguments(
-            recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.counts_flops(recipe)
+            recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.uncounted(recipe) is None
         )
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:

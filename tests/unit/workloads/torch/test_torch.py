@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.recipe.environments import Environment
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
@@ -198,8 +197,3 @@ def test_phases_are_in_order(make_recipe: MakeRecipe, train_alone: TrainAlone, m
         ("data", 1), ("forward", 1), ("backward", 1),
         ("data", 2), ("forward", 2), ("backward", 2), ("sync", 2), ("optimizer", 0),
     ]  # fmt: skip
-
-
-def test_a_batch_that_does_not_divide_is_refused(make_recipe: MakeRecipe, train_alone: TrainAlone) -> None:
-    with pytest.raises(ConfigError, match="8 does not divide into micro batches of 3 on 1 copies"):
-        train_alone(make_recipe(micro_batch_size=3))
