@@ -36,7 +36,7 @@ class TorchEngine(InProcess):
         number = parameters(recipe.model, recipe.sequence_length)
         return expected_of(recipe, topology, parameters=number, initial_std=0.006)
 
-    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint:
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
         return footprint(recipe, topology)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
