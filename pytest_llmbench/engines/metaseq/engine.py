@@ -186,7 +186,7 @@ class Metaseq(External):
         return {
             "feed_forward_size": wide or 4 * model.hidden_size,
             "micro_batch_size": recipe.samples_per_step // copies if launched else recipe.micro_batch_size,
-            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "parameters_of_rank": parameters if self.uncounted(recipe) is None else None,
             "vocab_size": vocabulary(model),
         }
 

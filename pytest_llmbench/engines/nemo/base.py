@@ -244,7 +244,7 @@ class Nemo(External):
         positions = int(own.get("model.max_position_embeddings") or recipe.sequence_length)
         parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
         return {
-            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "parameters_of_rank": parameters if self.uncounted(recipe) is None else None,
             "feed_forward_size": own.get("model.ffn_hidden_size") or recipe.model.feed_forward_width,
             "optimizer": "adam",
             "vocab_size": vocabulary(recipe.model),

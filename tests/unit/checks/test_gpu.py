@@ -69,9 +69,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_bad_node_is_found_no_good_one_and_one_that_cannot_be_judged_is_not_fit(
-    reports: dict[str, Report], name: str
-) -> None:
+def test_bad_nodes_are_found_good_ones_not_and_one_unjudged_is_unfit(reports: dict[str, Report], name: str) -> None:
     """The evidence is plain and small."""
     report = reports[name]
     assert found_on(report, "bad") == FOUND[name]
@@ -168,10 +166,8 @@ def test_the_inventory_is_held_against_the_promise(tmp_path: Path) -> None:
     }  # fmt: skip
     report = get_check("gpu_inventory").run(nodes_of(tmp_path, nodes), CheckSettings())
     assert found_on(report, "other") == {
-        "gpu_model": "CONFIGURE",
-        "gpu_memory": "ISOLATE",
-        "unlike_others": "CONFIGURE",
-    }
+        "gpu_model": "CONFIGURE", "gpu_memory": "ISOLATE", "unlike_others": "CONFIGURE",
+    }  # fmt: skip
     assert found_on(report, "few") == {"gpus_missing": "ISOLATE"}
     assert found_on(report, "lost") == {"gpu_lost": "REBOOT"}
     assert found_on(report, "old") == {"unlike_others": "CONFIGURE"}
@@ -210,14 +206,29 @@ def test_a_process_of_an_unknown_type_is_no_display(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_memory_beyond_that_of_allowed_processes_is_found(tmp_path: Path) -> None:
+    """What an earlier job left next to a daemon; a daemon whose memory is hidden may have all of it."""
+    daemon = "<process_info><pid>7</pid><type>C</type><process_name>/usr/bin/mps-server</process_name>{}</process_info>"
+    own = {"few": "<used_memory>30 MiB</used_memory>", "all": "<used_memory>61000 MiB</used_memory>", "hidden": ""}
+    used = {"<used>1 MiB<": "<used>61440 MiB<"}
+    xml = {
+        host: smi_xml(changes={0: {**used, "<processes>": "<processes>" + daemon.format(own[host])}}) for host in own
+    }
+    report = get_check("gpu_processes").run(
+        nodes_of(tmp_path, {host: {"xml": text} for host, text in xml.items()}),
+        CheckSettings(options={"allowed": ["mps-server"]}),
+    )
+    (finding,) = report.findings
+    assert (finding.host, finding.kind) == ("few", "memory_in_use")
+    assert finding.message == "61440 MiB in use, but no process is visible beyond 30 MiB of allowed ones"
+
+
 def test_a_link_may_sleep_with_its_gpu(tmp_path: Path) -> None:
     asleep = {"<current_link_gen>5<": "<current_link_gen>1<", "<performance_state>P0<": "<performance_state>P8<"}
     fleet = nodes_of(tmp_path, {"one": {"xml": smi_xml(changes={0: asleep, 1: asleep})}})
     report = get_check("gpu_pcie").run(fleet, CheckSettings())
     assert not report.findings
     assert "not judged on 2 GPUs" in report.notes[0]
-    report = get_check("gpu_pcie").run(fleet, CheckSettings(options={"judge_idle_gen": True}))
-    assert found_on(report, "one") == {"pcie_gen": "ISOLATE"}
 
 
 def test_a_log_that_lost_its_beginning_leaves_a_node_unjudged(tmp_path: Path) -> None:
