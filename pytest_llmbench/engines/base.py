@@ -9,12 +9,11 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.quantity import Quantity, listed
 from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.shape import unusual
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks, SettingsCheck
+from pytest_llmbench.core.record.claims import Asks, Expected, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 from pytest_llmbench.engines.overrides import Rules

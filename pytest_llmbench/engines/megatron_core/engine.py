@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, RotaryScaling
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Expected
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import options_of
 from pytest_llmbench.engines.in_process import InProcess

@@ -220,8 +220,6 @@ _USUAL: Mapping[str, Any] = {
     )),
 }  # fmt: skip
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
-# The recompute arguments that each way of checkpointing may have.
-_GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
 
 
 def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
@@ -239,7 +237,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         # A tokenizer may add a token.
         "vocab-size": ("model.vocab_size", model.vocab_size, model.vocab_size - 1, False),
         "recompute-activations": (_CHECKPOINTING_FIELD, how == "selective"),
-        "recompute-granularity": (_CHECKPOINTING_FIELD, _GRANULARITY[how]),
+        "recompute-granularity": (_CHECKPOINTING_FIELD, None if how == "none" else how),
         "checkpoint-activations": (_CHECKPOINTING_FIELD, how == "full"),
         "num-virtual-stages-per-pipeline-rank": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
         "train-iters": ("steps", recipe.steps, False),

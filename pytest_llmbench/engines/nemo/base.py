@@ -224,6 +224,8 @@ class Nemo(External):
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        if recipe.parallelism.sharding not in {"none", "optimizer"}:
+            yield f"engine {self.name} shards none or the optimizer"
         if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
             yield "NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 

@@ -164,10 +164,10 @@ def test_axe_core_finds_nothing(browser: Browser, pages: Callable[[str], Path], 
         "return [...document.querySelectorAll('figure > details')].every((each) => each.querySelector('tr'))"
     )
     browser.run(KEEP_FIRST)
-    for scheme in ("light", "dark"):
-        browser.prefer(scheme)
-        for width in (DESKTOP, PHONE):
-            browser.resize(width, 900)
+    for scheme, *widths in (("light", DESKTOP, PHONE), ("dark", PHONE, DESKTOP)):
+        browser.prefer(str(scheme))
+        for width in widths[:1] if name in {"40 runs", "64 nodes"} else widths:  # all of their kinds are in the others
+            browser.resize(int(width), 900)
             assert browser.answer(AXE) == [], (scheme, width)
 
 

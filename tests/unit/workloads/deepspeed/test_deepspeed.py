@@ -16,7 +16,7 @@ from pytest_llmbench.engines.base import Place, RankTask
 from pytest_llmbench.engines.deepspeed.engine import ENGINE
 from pytest_llmbench.readers.steps.step_log import read_steps
 from tests.conftest import made_once
-from tests.unit.workloads.conftest import Fork, MakeRecipe, losses, norms
+from tests.unit.workloads.conftest import Fork, Launch, MakeRecipe, losses, norms
 
 pytestmark = pytest.mark.skipif(
     find_spec("deepspeed") is None or find_spec("transformers") is None,
@@ -83,13 +83,13 @@ def runs(folder: Path) -> dict[str, StepSeries]:
     return {name: read_steps(folder / name) for name in TRAININGS}
 
 
-def test_a_real_start_logs_a_whole_run(make_recipe: MakeRecipe, fork: Fork, tmp_path: Path) -> None:
-    """Started as the engine says, both ranks measure, log all steps with all tokens, and end."""
+def test_a_real_start_logs_a_whole_run(make_recipe: MakeRecipe, launch: Launch, tmp_path: Path) -> None:
+    """Started as the engine says, by new Pythons, both ranks measure, log all steps with all tokens, and end."""
     place = Place(folder=tmp_path, environment=Environment(), slurm=False, time_limit_min=1)
     topology = Topology(nodes=1, gpus_per_node=0, cpu_ranks_per_node=2)
     task = ENGINE.work(make_recipe(**SFT, parallelism={"sharding": "gradients"}), topology, place)
     assert isinstance(task, RankTask)
-    for process in fork(tmp_path, task.entry, config=dict(task.config)):
+    for process in launch(tmp_path, task.entry, config=dict(task.config)):
         assert process.wait(120) == 0, (tmp_path / "output-0").read_text()
     series = read_steps(tmp_path)
     assert series.unreadable == ()

@@ -20,7 +20,7 @@ from pytest_llmbench.judging.flops import parameters
 from pytest_llmbench.readers.steps.step_log import read_steps
 from tests.conftest import known, made_once
 from tests.support.training.same_loss import several
-from tests.unit.workloads.conftest import Fork, MakeRecipe, close, losses, norms
+from tests.unit.workloads.conftest import Fork, Launch, MakeRecipe, close, losses, norms
 
 pytestmark = [
     pytest.mark.skipif(find_spec("megatron") is None, reason="needs Megatron-Core: pip install megatron-core"),
@@ -103,14 +103,14 @@ Trained = Callable[[str], StepSeries]
 
 
 @pytest.fixture(scope="module")
-def train(make_recipe: MakeRecipe, fork: Fork, tmp_path_factory: pytest.TempPathFactory) -> Train:
+def train(make_recipe: MakeRecipe, fork: Fork, launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Run the tiny recipe on some ranks, with some of its values replaced; returns the run's folder."""
 
-    def run(ranks: int = 1, *, entry: str = "noting:train", **changes: Any) -> Path:
+    def run(ranks: int = 1, *, entry: str = "noting:train", new: bool = False, **changes: Any) -> Path:
         folder = tmp_path_factory.mktemp("run")
         (folder / "noting.py").write_text(NOTING)
         recipe = make_recipe(**merge(BASE, changes)).model_dump(mode="json")
-        for process in fork(folder, entry, ranks=ranks, config=recipe):
+        for process in (launch if new else fork)(folder, entry, ranks=ranks, config=recipe):
             assert process.wait(120) == 0, (folder / "output-0").read_text()
         return folder
 
@@ -159,7 +159,7 @@ def today_by_torch(train: Train) -> Callable[[str], StepSeries]:
 
 @pytest.fixture(scope="module")
 def pipeline(train: Train) -> Path:
-    return train(2, parallelism={"pipeline": 2})
+    return train(2, new=True, parallelism={"pipeline": 2})
 
 
 def test_stages_train_as_engine_torch_does(pipeline: Path, by_torch: StepSeries) -> None:
