@@ -60,7 +60,7 @@ def test_the_loss_falls(two_ranks: dict[str, StepSeries]) -> None:
     assert last < first - 0.8
 
 
-def test_two_ranks_act_as_one(two_ranks: dict[str, StepSeries], make_recipe: MakeRecipe,
+def test_two_ranks_train_as_one_does(two_ranks: dict[str, StepSeries], make_recipe: MakeRecipe,
                                      train_alone: TrainAlone) -> None:  # fmt: skip
     alone = train_alone(make_recipe())
     assert losses(two_ranks["whole"]) == close(losses(alone))
