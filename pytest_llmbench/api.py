@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     )
     from pytest_llmbench.core.quantity import Quantity
     from pytest_llmbench.core.recipe.environments import Environment
-    from pytest_llmbench.core.recipe.expected import Expected
     from pytest_llmbench.core.recipe.recipes import Recipe
     from pytest_llmbench.core.recipe.reference import Reference
     from pytest_llmbench.core.recipe.topology import Topology
-    from pytest_llmbench.core.record.claims import Asks
+    from pytest_llmbench.core.record.claims import Asks, Expected
     from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Report, Severity
     from pytest_llmbench.core.record.records import Judgement, Metric, Problem, RunRecord, Verdict
     from pytest_llmbench.core.record.series import Progress, Step, StepSeries
@@ -81,11 +80,10 @@ _HOMES = {
     "core.errors": ("ClusterError", "ConfigError", "InconclusiveError", "LLMBenchError", "RunError", "UnitError"),
     "core.quantity": ("Quantity",),
     "core.recipe.environments": ("Environment",),
-    "core.recipe.expected": ("Expected",),
     "core.recipe.recipes": ("Recipe",),
     "core.recipe.reference": ("Reference",),
     "core.recipe.topology": ("Topology",),
-    "core.record.claims": ("Asks",),
+    "core.record.claims": ("Asks", "Expected"),
     "core.record.health": ("Finding", "HealthRecord", "Reading", "Report", "Severity"),
     "core.record.records": ("Judgement", "Metric", "Problem", "RunRecord", "Verdict"),
     "core.record.series": ("Progress", "Step", "StepSeries"),

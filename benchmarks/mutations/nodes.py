@@ -136,15 +136,14 @@ def _gpus(name: str, text: str, told: str, *checks: str) -> Subject:
     def answer(files: Files) -> Mapping[str, Any]:
         said = {**healthy, told: _text(files)}
         xml.write_text(said["xml"], encoding="utf-8")
-        output = {"command": "nvidia-smi", "code": 0, "error": None}
+        output = {"command": "nvidia-smi", "code": 0, "error": None, "text": ""}
         lines, errors = said["log"].splitlines(), Condensed()
         for line in lines:
             errors.add(line.encode())
         kept, times = zip(*errors.lines(), strict=True) if errors.lines() else ((), ())
         whole = bool(lines) and "Linux version" in lines[0]
         log = {"source": "dmesg", "whole": whole, "refused": [], "lines": kept, "times": times}
-        smi, links = {**output, "text": ""}, {**output, "text": said["links"]}
-        return {"smi": smi, "smi_file": str(xml), "nvlink": links, "kernel_log": log}
+        return {"smi": output, "smi_file": str(xml), "nvlink": {**output, "text": said["links"]}, "kernel_log": log}
 
     site = Site(system="mutations", nodes=1, gpus_per_node=2, gpu_model="H100 80GB HBM3", gpu_memory_gib=80)
     judge = Checks(checks=tuple(map(get_check, checks)), site=site, answer=answer, options={})

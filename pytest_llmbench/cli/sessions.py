@@ -14,6 +14,7 @@ import typer
 from pytest_llmbench.cli.history import DEFAULT, Where
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, AsRecorded, RunDir, law_of_today, print_facts, print_rows
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.core.wire import layout
 
@@ -76,14 +77,14 @@ def report_session(
 
 def _write_numbers(folder: Path, law: "Law", form: str, output: Path | None, *, as_json: bool) -> None:
     from pytest_llmbench.reporting.base import read_finished  # noqa: PLC0415
-    from pytest_llmbench.reporting.export import write_csv, write_metrics  # noqa: PLC0415
+    from pytest_llmbench.reporting.export import openmetrics, samples_of, write_csv  # noqa: PLC0415
 
     finished, name = read_finished(folder, law), folder.resolve().name
     if form == "csv":
         paths = write_csv(finished, output or Path(f"{name}-csv"))
     else:
         paths = [output or Path(f"{name}-openmetrics.prom")]
-        write_metrics(finished, paths[0])
+        write_text(paths[0], openmetrics(samples_of(finished)))  # a collector sees the old file or the new one
     notes = law.notes(finished.runs.values())
     print_facts({"written": [*map(str, paths)], "notes": notes}, map(str, paths), as_json=as_json)
     for note in notes:

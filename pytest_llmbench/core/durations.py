@@ -4,7 +4,7 @@ import re
 
 from pytest_llmbench.core.errors import ConfigError
 
-# Before the limit at which a session cut a run off.
+# Begins the message about a run that its session ended; the limit follows.
 CUT_OFF = "ended at its time limit of "
 _SLURM = re.compile(
     r"(?:(?P<days>\d{1,9})-(?P<dh>\d{1,9})(?::(?P<dm>\d{1,9})(?::(?P<ds>\d{1,9}))?)?"

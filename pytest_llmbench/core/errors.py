@@ -59,7 +59,7 @@ _SHOWN, _CLOSE = 36, 8
 
 
 def unknown(what: str, given: object, legal: Iterable[str]) -> str:
-    """Report that `given` is not a known `what`, guess the intended, list the legal ones: of many, those like it."""
+    """The message for an unknown name of a `what`: a guess, and the legal names, or of very many those like it."""
     names = sorted(legal)
     close = difflib.get_close_matches(str(given), names, n=_CLOSE)
     hint = f" (did you mean {close[0]!r}?)" if close else ""

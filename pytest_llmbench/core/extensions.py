@@ -71,7 +71,7 @@ class Extensions(Generic[T]):
         return {name: self.load(name) for name in self.names() if name not in broken}
 
     def broken(self) -> dict[str, str]:
-        """The reasons why extensions of others cannot be used, by name; all of theirs are imported for it."""
+        """The reasons why extensions of other packages cannot be used, by name. It imports all of these."""
         others = [name for name in self.names() if not self.is_ours(name)]
         return {name: str(error) for name in others if isinstance(error := self._load(name), ExtensionError)}
 

@@ -17,7 +17,7 @@ from pytest_llmbench.core.wire import layout
 PRIVATE = 0o600
 _LARGEST = 512 << 20
 # Scripts, pickles and tasks of jobs, which may have what their environment has.
-_EXECUTED = ("*.sh", "*.sbatch", "*.pkl", layout.TASK)
+_EXECUTED = ("*.sh", "*.sbatch", "*.pkl", layout.TASK, layout.COMMAND)
 # Owner of the files of root, as a container or NFS shows them that does not know the real one.
 _UNMAPPED_UID = 65534
 
@@ -188,7 +188,7 @@ def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> 
     Args:
         path: the file; its folder is there.
         mode: permissions of the new file, which is then there already; None for those of the old one, or by the umask.
-        durable: whether one of them has to be there, whole, after a loss of power; it costs a wait for the disk.
+        durable: whether the old or the new file is there, whole, after a loss of power; it costs a wait for the disk.
     """
     new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:

@@ -16,7 +16,7 @@ class PublishedGpu:
     peak_tflops: Mapping[str, float]  # dense peaks by precision
 
     def weaker_in(self, other: "PublishedGpu", precision: str) -> list[str]:
-        """Each number in which this GPU has less than another, or that one of the data sheets lacks."""
+        """Each number that is lower than that of the other GPU, or missing in one of the two data sheets."""
         numbers = {
             "GiB of memory": (self.memory_gib, other.memory_gib),
             "GB/s of memory": (self.memory_gb_s, other.memory_gb_s),

@@ -216,7 +216,7 @@ def bounds_for_people(text: str, digits: int = 4, *, floor: object = None) -> st
 
 
 def told_apart(one: Quantity, other: Quantity) -> tuple[str, str]:
-    """Write two quantities for people, with as many digits as they need not to look the same, unless they are."""
+    """Write two quantities for people. Unless they are equal, they have enough digits to look different."""
     for digits in range(4, 17):
         first, second = one.shown(digits), other.shown(digits)
         if first != second or one == other:

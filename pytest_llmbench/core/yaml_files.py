@@ -1,5 +1,6 @@
 """Foreign YAML, read safely: what YAML would silently misread is refused."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import open_regular
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 # More than any file of people has. Its aliases count as often as they are used: ten lines can stand for 10^9 nodes.
 _LARGEST_BYTES, _MOST_NODES, _DEEPEST = 1 << 24, 100_000, 50
 
@@ -25,8 +27,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def read_yaml_value(path: Path) -> Any:
     """Read a YAML file of any content.
 
-    Raises ConfigError if the file is missing, not UTF-8 or not YAML, has a key twice or a number to base 60, or is
-    larger than files of people are.
+    Raises ConfigError if the file is missing, not UTF-8 or not YAML, has a key twice or a number to base 60 or 8, or
+    is larger than files of people are.
     """
     try:
         with open_regular(path) as file:
@@ -60,7 +62,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             if isinstance(node, yaml.MappingNode):
                 _refuse_repetition(node)
             elif isinstance(node, yaml.ScalarNode):
-                _refuse_base_60(node)
+                _refuse_odd_bases(node)
         return None if root is None else self.construct_document(root)
 
 
@@ -117,9 +119,9 @@ def _refuse_repetition(node: yaml.MappingNode) -> None:
         seen.add((key.tag, key.value))
 
 
-def _refuse_base_60(node: yaml.ScalarNode) -> None:
-    """Refuse a number to base 60: YAML 1.1 reads 1:30:00 without quotes as 5400."""
-    if node.tag in _NUMBERS and ":" in node.value:
-        raise yaml.constructor.ConstructorError(
-            None, None, f'{node.value} without quotes is a number to base 60; write "{node.value}"', node.start_mark
-        )
+def _refuse_odd_bases(node: yaml.ScalarNode) -> None:
+    """Refuse a number to base 60 or 8: YAML 1.1 reads 1:30:00 without quotes as 5400, and 030 as 24."""
+    base = 60 if ":" in node.value else 8 if _OCTAL.fullmatch(node.value) else None
+    if node.tag in _NUMBERS and base is not None:
+        problem = f'{node.value} without quotes is a number to base {base}; write "{node.value}", or without zeros'
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)

@@ -9,12 +9,11 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
 from pytest_llmbench.core.quantity import Quantity, listed
 from pytest_llmbench.core.recipe.environments import Environment
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Parallelism, Recipe
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.recipe.shape import unusual
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks, SettingsCheck
+from pytest_llmbench.core.record.claims import Asks, Expected, SettingsCheck
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.schema import NoOptions, Strict, validate
 from pytest_llmbench.engines.overrides import Rules
@@ -110,12 +109,8 @@ class Engine(Protocol):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         """Yield every reason that keeps this recipe from running on this topology, without the recipe's name."""
 
-    def counts_flops(self, recipe: Recipe) -> bool:
-        """True if a step trains the whole decoder on every token, so that `judging.flops` applies."""
-        return self.uncounted(recipe) is None
-
     def uncounted(self, recipe: Recipe) -> str | None:
-        """Return the reason that keeps FLOPs from being counted; None if they are counted."""
+        """Return why the FLOPs of a step are unknown; None if it trains the whole decoder on every token."""
         return None
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:

@@ -84,7 +84,7 @@ class External(Engine, ABC):
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
         """Return mixed precision with AdamW; as programs may keep less, the least is weights and small moments."""
-        if not self.counts_flops(recipe):
+        if self.uncounted(recipe) is not None:
             return None
         half = recipe.precision != "fp32"
         states = {
@@ -224,7 +224,7 @@ def _check_first_loss(recipe: Recipe, series: StepSeries) -> Iterator[str]:
 def _check_logged_rate(engine: Engine, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
     """Yield a logged rate and step time whose product differs from the work of the recipe's step."""
     flops = [work for step in series.steps if (work := _step_flops(step, topology)) is not None]
-    if not flops or not engine.counts_flops(recipe):
+    if not flops or engine.uncounted(recipe) is not None:
         return
     mean, model = stats.median(flops) / recipe.tokens_per_step, recipe.model
     most = flops_per_token(model, recipe.sequence_length)

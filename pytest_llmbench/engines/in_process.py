@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Expected
 from pytest_llmbench.core.record.series import Progress, StepSeries
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import Engine, Place, RankTask

@@ -28,6 +28,7 @@ class Same:
 
     field: str
     allowed: tuple[Any, ...]  # values of the argument that agree with the field
+    needed: bool = False  # whether a log that prints nothing for it, such as `None`, is of another training
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +83,8 @@ class Rules:
             name, value = spelled.get(_spelt(setting.name), setting.name), _OFF_OR_ON.get(setting.value, setting.value)
             open_ = setting.compared or "${" in setting.value  # the text of a reference to another setting
             rule = None if open_ else self._due(name, own)
-            if rule is not None and value is not None and not any(_agree(value, due) for due in rule.allowed):
+            judged = rule is not None and (value is not None or rule.needed)
+            if rule is not None and judged and not any(_agree(value, due) for due in rule.allowed):
                 words = f"{setting.name} {setting.value}; {rule.field} of the recipe is {_words(rule.allowed)}"
                 unclipped = rule.field == "optimizer.clip_grad_norm" and _agree(value, 0)  # no norm is taken
                 of_optimizer = rule.field.startswith("optimizer.") and not unclipped

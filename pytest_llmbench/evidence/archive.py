@@ -52,13 +52,7 @@ def write_members(sink: BinaryFile, members: Mapping[str, Path]) -> dict[str, tu
     return entries
 
 
-def read_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:
-    """Copy the next member, which must have that name and size; return its SHA-256. Raises BundleError otherwise."""
-    _expect(source, header(name, size), name)
-    return _rest_of_member(source, name, sink, size)
-
-
-def read_sized(source: BinaryFile, name: str, sink: IO[bytes] | None, most: int) -> tuple[int, str]:
+def read_member(source: BinaryFile, name: str, sink: IO[bytes] | None, most: int) -> tuple[int, str]:
     """Copy the next member, which must have that name; return its size and its SHA-256.
 
     Raises BundleError if it has another name, is cut, or is larger than `most` bytes.
@@ -72,7 +66,9 @@ def read_sized(source: BinaryFile, name: str, sink: IO[bytes] | None, most: int)
         raise BundleError(f"the file is not a bundle, or was altered at the header of {name}")
     if size > most:
         raise BundleError(f"{name} claims {size} bytes; at most {most} are read")
-    return size, _rest_of_member(source, name, sink, size)
+    digest = _copy(source, size, sink, f"the bundle is cut in {name}")
+    _expect(source, _padding(size), name)
+    return size, digest
 
 
 def rewind(source: IO[bytes], size: int) -> IO[bytes]:
@@ -86,12 +82,6 @@ def expect_end(source: BinaryFile, name: str) -> None:
     _expect(source, _END, name)
     if source.read(1):
         raise BundleError(f"there are bytes after the end of {name}")
-
-
-def _rest_of_member(source: BinaryFile, name: str, sink: IO[bytes] | None, size: int) -> str:
-    digest = _copy(source, size, sink, f"the bundle is cut in {name}")
-    _expect(source, _padding(size), name)
-    return digest
 
 
 def _copy(source: BinaryFile, size: int, sink: BinaryFile | None, too_short: str) -> str:

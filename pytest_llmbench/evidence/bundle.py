@@ -16,7 +16,7 @@ from securesystemslib.signer import CryptoSigner, Key
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import make_folder
+from pytest_llmbench.core.files import make_folder, open_regular, replacing
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.evidence import archive
 from pytest_llmbench.evidence.archive import ATTESTATION, MANIFEST, SESSION, BundleError
@@ -36,10 +36,10 @@ _MOST_SHOWN = 10
 def make_bundle(
     folder: Path, target: Path, signer: CryptoSigner | None, harmless_files: Collection[str] = ()
 ) -> RecordedSession:
-    """Write the bundle of a session to `target`, as soon as it is whole. The same folder and key give the same bytes.
+    """Write the bundle of a session to `target`, in one step. The same folder and key give the same bytes.
 
-    Without a signer it has no signature. `harmless_files` are files, as they are named in the bundle, that look as if
-    they had a secret in them and have none. Raises ConfigError if the folder is not a session's, still changes, or has
+    Without a signer it has no signature. `harmless_files` are the names, in the bundle, of files without a secret that
+    look as if they had one. Raises ConfigError if the folder is not a session's, still changes, or has
     a secret in it, and OSError if a file cannot be read or written.
     """
     session = read_session(folder)
@@ -67,10 +67,8 @@ def make_bundle(
         envelope = sign(make_predicate(session, {file.path: file.sha256 for file in files}), digests, signer)
         (scratch / ATTESTATION).write_bytes(envelope)
         make_folder(target.absolute().parent)
-        whole = target.with_name(f".{target.name}.part")
-        with whole.open("wb") as sink:
+        with replacing(target) as whole, whole.open("wb") as sink:
             archive.write_members(sink, {part: scratch / part for part in (ATTESTATION, MANIFEST, SESSION)})
-        whole.replace(target)
     return session
 
 
@@ -92,24 +90,24 @@ def open_bundle(path: Path, keys: Sequence[Key], most: int = MOST_BYTES) -> Iter
     bundle, ConfigError if its file cannot be read, and OSError without space to unpack it.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError as error:
         raise ConfigError(f"{path}: the bundle cannot be read: {error.strerror}") from error
     with file, tempfile.TemporaryDirectory(prefix="llmbench-bundle-") as folder:
         envelope, listed = io.BytesIO(), io.BytesIO()
-        archive.read_sized(file, ATTESTATION, envelope, _LARGEST_ENVELOPE)
+        archive.read_member(file, ATTESTATION, envelope, _LARGEST_ENVELOPE)
         statement, signer, unsigned = open_envelope(envelope.getvalue(), keys)
         if signer is None:
             raise BundleError(f"no trusted key has signed it: {unsigned}; nothing of it was unpacked")
         signed = signed_digests(statement)
-        _, digest = archive.read_sized(file, MANIFEST, listed, _LARGEST_MANIFEST)
+        _, digest = archive.read_member(file, MANIFEST, listed, _LARGEST_MANIFEST)
         if digest != signed[MANIFEST]:
             raise BundleError(f"{MANIFEST} was altered: it is not the file that was signed")
         manifest = Manifest.read(listed.getvalue())
         total = sum(entry.size for entry in manifest.files)
         if total > most:
             raise BundleError(f"its files have {total} bytes, and at most {most} are read")
-        size, digest = archive.read_sized(file, SESSION, None, most)
+        size, digest = archive.read_member(file, SESSION, None, most)
         if digest != signed[SESSION]:
             raise BundleError(f"{SESSION} was altered: it is not the file that was signed")
         if total > max(_ALWAYS_READ, _MOST_RATIO * size):
@@ -131,7 +129,7 @@ def unpack(zipped: Any, manifest: Manifest, folder: Path) -> None:
                 target = folder / entry.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("xb") as sink:
-                    if archive.read_member(source, entry.path, sink, entry.size) != entry.sha256:
+                    if archive.read_member(source, entry.path, sink, entry.size) != (entry.size, entry.sha256):
                         raise BundleError(f"{entry.path} is not the file that {MANIFEST} lists")
             archive.expect_end(source, f"the last of {counted(len(manifest.files), 'file')}")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

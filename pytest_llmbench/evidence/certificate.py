@@ -1,6 +1,5 @@
 """The certificate of a session: each clause of a contract, its demand, the measured number, and whether it is met."""
 
-import datetime as dt
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import LLMBenchError
-from pytest_llmbench.core.quantity import UNITS, Quantity, counted
+from pytest_llmbench.core.quantity import UNITS, Quantity, counted, utc
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import Record, Verdict
@@ -88,8 +87,8 @@ def make_certificate(session: RecordedSession, key_id: str | None) -> str:
         works={key: run.work for key, run in session.runs.items()},
         hosts=sorted({host for record in session.records for host in record.hosts}),
         systems=sorted({record.system for record in session.records}),
-        began=_iso(min(times, default=None)),
-        ended=_iso(max(times, default=None)),
+        began=utc(min(times, default=None)) or "unknown",
+        ended=utc(max(times, default=None)) or "unknown",
         versions=sorted({(name, value) for run in session.runs.values() for name, value in run.versions.items()}),
     )
 
@@ -185,7 +184,3 @@ def _is_comparable(reference: Reference, reading: Reading) -> bool:
 def _digests(session: RecordedSession, records: Iterable[Record]) -> tuple[str, ...]:
     paths = [session.folder / layout.FOLDERS[record.about] / record.name / layout.RECORD for record in records]
     return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
-
-
-def _iso(time: float | None) -> str:
-    return "unknown" if time is None else dt.datetime.fromtimestamp(time, tz=dt.UTC).isoformat(timespec="seconds")

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, ValidationError
 
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import read_regular
 from pytest_llmbench.core.plain import read_json
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.schema import Strict
@@ -176,7 +177,7 @@ def _secrets_of_tasks(folder: Path) -> frozenset[str]:
     known: frozenset[str] = frozenset()
     for path in (*folder.rglob(layout.TASK), *folder.rglob(layout.COMMAND)):
         try:
-            task = read_json(path.read_bytes())
+            task = read_json(read_regular(path))
             env, files = dict(task.get("env") or {}), dict(task.get("secrets") or {})
         except (OSError, ValueError, AttributeError, TypeError):
             continue  # a file other than a task goes in as it is

@@ -44,6 +44,13 @@ class RecordedCase:
         """Its verdict; for a test that waits for no run and no check, that of its outcome."""
         return self.properties.get("verdict") or str(_OF_OUTCOME[self.outcome])
 
+    @property
+    def end(self) -> Literal["passed", "warned", "failed"]:
+        """Its verdict as a bundle states it; one that contradicts pytest, as after a broken teardown, has failed."""
+        if self.outcome not in _OUTCOMES.get(self.verdict, ()):
+            return "failed"
+        return "passed" if self.verdict == Verdict.PASS else "warned" if self.verdict in _WARNED else "failed"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedSession:
@@ -76,7 +83,7 @@ class RecordedSession:
         if next(self.objections(), None) is not None:
             return "FAILED"
         open_questions = self.properties.get("speed_not_judged") or self.properties.get("nodes_not_tested")
-        skipped = any(case.verdict in _WARNED for case in self.cases)
+        skipped = any(case.end == "warned" for case in self.cases)
         return "WARNED" if self.word not in {None, "pass"} or skipped or open_questions else "PASSED"
 
     def objections(self) -> Iterator[str]:
@@ -88,10 +95,9 @@ class RecordedSession:
         if not any(case.verdict == Verdict.PASS for case in self.cases):
             yield "no test passed"
         for case in self.cases:
-            if case.verdict not in {str(Verdict.PASS), *_WARNED}:
-                yield f"{case.address}: {case.verdict}"
-            elif case.outcome not in _OUTCOMES[case.verdict]:
-                yield f"{case.address}: {case.verdict}, and pytest says {case.outcome}"
+            if case.end == "failed":
+                good = case.verdict in {str(Verdict.PASS), *_WARNED}
+                yield f"{case.address}: {case.verdict}{f', and pytest says {case.outcome}' if good else ''}"
         tests = {address_of(test.test): test.test for test in self.plan.tests}
         for address in sorted(tests.keys() - {case.address for case in self.cases}):
             yield f"{tests[address]} was declared, and the report does not have it"
@@ -142,8 +148,7 @@ def make_predicate(session: RecordedSession, digests: Mapping[str, str]) -> dict
     """The predicate "test result": result, configuration and tests by their ends; `digests` are those of all files."""
     tests: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
     for case in session.cases:
-        end = "passed" if case.verdict == Verdict.PASS else "warned" if case.verdict in _WARNED else "failed"
-        tests[f"{end}Tests"].append(case.address)
+        tests[f"{case.end}Tests"].append(case.address)
     configuration = [name for name in (layout.PLAN, layout.SYSTEM) if name in digests]
     return {
         "result": session.result,

@@ -34,8 +34,6 @@ from pytest_llmbench.session.nodes.answers import CheckNotKeptError, differences
 from pytest_llmbench.session.replay import OF_LOGS, as_replayed, differences_of_record, recount
 
 _LONGEST = 300
-# The prefix of a verdict's name if it compares with earlier sessions.
-_OF_HISTORY = "history::"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -184,11 +182,12 @@ def _verify_verdicts(session: RecordedSession, again: Mapping[str, RunRecord], o
         if test in declared and together:
             rerun = session.system is not None and session.system.rerun
             rejudged = judge_test_again(judgement, together, rerun=rerun)
+        elif test in declared:
+            rejudged = Rejudged(taken="its runs could not be judged again")
+        elif test.startswith("history::"):
+            rejudged = Rejudged(taken="how it compares with earlier sessions")
         else:
-            reason = "how it compares with earlier sessions" if test.startswith(_OF_HISTORY) else ""
-            reason = "its runs could not be judged again" if test in declared else reason
-            reason = reason or "how groups of nodes compare"
-            rejudged = Rejudged(taken=reason)
+            rejudged = Rejudged(taken="how groups of nodes compare")
         outcome.differences += [f"{test}: {rejudged.difference}"] if rejudged.difference else []
         outcome.taken += [f"{test}: {judgement.verdict}: {rejudged.taken}"] if rejudged.taken else []
         outcome.verdicts += not (rejudged.difference or rejudged.taken)

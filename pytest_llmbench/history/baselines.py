@@ -14,6 +14,7 @@ from pytest_llmbench.history.compare import (
     Compared,
     NumberPair,
     compare_runs,
+    not_comparable,
     run_of_record,
     usual_spread,
 )
@@ -120,9 +121,12 @@ def _baseline(
             reason = f"no baseline: none of the runs of {wanted} could be judged, or has an interval of its {metric}"
         return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason)
     usable, candidates = _best(usable, metric) if wanted.kind == "best" else (usable, 1)
+    before, after = ([run.metrics[metric] for run in runs] for runs in (usable, new))
+    if obstacle := not_comparable(before, after):
+        return replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"no baseline: {obstacle}")
     past = [run.metrics[metric] for run in same if run.problem is None and metric in run.metrics]
     pair = NumberPair(
-        metric=metric, before=[run.metrics[metric] for run in usable], after=[run.metrics[metric] for run in new],
+        metric=metric, before=before, after=after,
         past=past[-_MOST_PAST:], usual=usual_spread(series), candidates=candidates,
     )  # fmt: skip
     return replace(line, sessions=tuple(dict.fromkeys(run.session for run in usable))), pair

@@ -191,9 +191,9 @@ def _errors(rows: Sequence[MetricRow]) -> list[float]:
 
 
 def _more_scatter(alike: Sequence[MetricRow], rows: Sequence[MetricRow]) -> float:
-    """By how much the variance of the steps of some runs is above that of others, beyond chance; infinite if unknown.
+    """How much larger, beyond chance, the variance of the steps is in `rows` than in runs that are `alike`.
 
-    It is a share of the squared mean.
+    It is a share of the squared mean; infinite if unknown.
     """
     usual, here = ([row.scatter**2 for row in some if row.scatter is not None] for some in (alike, rows))
     if len(usual) < max(LEAST_PAST, len(alike)) or len(here) < len(rows):

@@ -3,7 +3,7 @@
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,6 @@ CREATE TABLE llmbench_verdicts (
     PRIMARY KEY (run, number)
 );
 """
-_COLUMNS = {
-    "sqlite": """SELECT tables.name || '.' || columns.name FROM sqlite_master AS tables
-        JOIN pragma_table_info(tables.name) AS columns WHERE tables.name LIKE 'llmbench_%'""",
-    "postgresql": """SELECT table_name || '.' || column_name FROM information_schema.columns
-        WHERE table_schema = current_schema() AND table_name LIKE 'llmbench_%'""",
-}
 # SQLite stores booleans as numbers.
 sqlite3.register_converter("BOOLEAN", lambda value: value != b"0")
 
@@ -223,34 +217,20 @@ def _history_of(given: str) -> History:
 
 
 def _make_tables(connection: Connection, history: History) -> None:
-    """Make the tables of a new database; check the schema version and the columns of any other.
-
-    Raises ConfigError if another version of this package made them.
-    """
+    """Make the tables of a new database, and check the schema version of any other. Raises ConfigError: it differs."""
     known = {
         "sqlite": "SELECT count(*) FROM sqlite_master WHERE name = 'llmbench_schema'",
         "postgresql": "SELECT count(to_regclass('llmbench_schema'))",
     }
     if not connection.value(known[history.backend]):
-        _create(connection)
+        tables = re.sub(r"--.*", "", _TABLES.format(id=_COLUMN_OF_ID[history.backend]))
+        for statement in tables.split(";")[:-1]:
+            connection.rows(statement)
+        connection.insert("llmbench_schema", [{"version": SCHEMA_VERSION}])
     version = connection.value("SELECT version FROM llmbench_schema")
-    other = f"has schema version {version}, and this pytest-llmbench has {SCHEMA_VERSION}"
-    if version == SCHEMA_VERSION:
-        with closing(sqlite3.connect(":memory:")) as raw:
-            new = Connection(raw, "sqlite")
-            _create(new)
-            lacks = {*new.column(_COLUMNS["sqlite"])}.difference(connection.column(_COLUMNS[history.backend]))
-        if not lacks:
-            return
-        other = f"was made by another build of pytest-llmbench: it lacks the columns {', '.join(sorted(lacks))}"
-    raise ConfigError(
-        f"the history {history.shown} {other}. Nothing was changed in it. Use the pytest-llmbench that made it, or "
-        "import the folders of the sessions into a new one: llmbench history import reports --history NEW.db"
-    )
-
-
-def _create(connection: Connection) -> None:
-    tables = re.sub(r"--.*", "", _TABLES.format(id=_COLUMN_OF_ID[connection.backend]))
-    for statement in tables.split(";")[:-1]:
-        connection.rows(statement)
-    connection.insert("llmbench_schema", [{"version": SCHEMA_VERSION}])
+    if version != SCHEMA_VERSION:
+        raise ConfigError(
+            f"the history {history.shown} has schema version {version}, and this pytest-llmbench has {SCHEMA_VERSION}. "
+            "Nothing was changed in it. Use the pytest-llmbench that made it, or import the folders of the sessions "
+            "into a new one: llmbench history import reports --history NEW.db"
+        )

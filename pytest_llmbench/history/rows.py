@@ -83,21 +83,14 @@ class FiledRecord:
     @property
     def run_row(self) -> dict[str, Any]:
         """The row in the table of runs and checks, without id, `series` and `counts`."""
-        record = self.record
-        row = {
+        record, run = self.record, self.record if isinstance(self.record, RunRecord) else None
+        return {
             "session": record.session, "about": record.about, "name": record.name, "time": self.time,
-            "content": self.content, "path": str(self.path.absolute()), "replayed": record.cluster == "replay",
-            "measurement": None, "simulated": None, "problem": None, "git_commit": None,
+            "content": self.content, "path": str(self.path.absolute()), "problem": problem_of(record),
+            "replayed": record.cluster == "replay" or (run is not None and run.replayed is not None),
+            "measurement": run and measurement_of(run.steps), "simulated": run and run.simulated,
+            "git_commit": run and run.provenance.get("git_commit"),
         }  # fmt: skip
-        if isinstance(record, HealthRecord):
-            return row | {"problem": record.report.problem}
-        return row | {
-            "replayed": record.replayed is not None or record.cluster == "replay",
-            "measurement": measurement_of(record.steps),
-            "simulated": record.simulated,
-            "problem": problem_of(record),
-            "git_commit": record.provenance.get("git_commit"),
-        }
 
 
 def read_record(path: Path, about: str) -> FiledRecord:
@@ -127,8 +120,10 @@ def file_record(record: RunRecord | HealthRecord, path: Path, content: str) -> F
     return FiledRecord(record=record, path=path, content=content, time=began)
 
 
-def problem_of(record: RunRecord) -> str | None:
-    """The problem of an unjudged run in words; None of a sane one."""
+def problem_of(record: RunRecord | HealthRecord) -> str | None:
+    """The problem of an unjudged run or check in words; None of a sane one."""
+    if isinstance(record, HealthRecord):
+        return record.report.problem
     return None if record.problem is None else f"{record.problem.kind}: {record.problem.message}"
 
 

@@ -38,8 +38,9 @@ class Scatter:
 def without_outliers(values: Sequence[float]) -> list[int]:
     """Positions of the values but those that are unlike all others, such as one of a bad day; at most one in four.
 
-    Each is tested against the rest by Student's t, as the largest of that many, and without those that are further away
-    (Rosner, "Percentage points for a generalized ESD many-outlier procedure", 1983), as two could hide each other.
+    Student's t tests the furthest value against the rest, with the p of the furthest of that many; then the next one
+    without it, as two outliers could hide each other (Rosner, "Percentage points for a generalized ESD many-outlier
+    procedure", 1983).
     """
     left, without = list(range(len(values))), list(range(len(values)))
     for _ in range(len(values) // 4):

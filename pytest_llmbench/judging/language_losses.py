@@ -3,10 +3,10 @@
 import math
 from functools import cache
 
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe, SyntheticTokens
 from pytest_llmbench.core.recipe.shape import ModelShape
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Expected
 
 # Largest change of a first loss by chance, in initial values and in one step's data.
 _CHANCE_NAT = 0.5

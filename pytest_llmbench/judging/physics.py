@@ -145,7 +145,7 @@ def _expect(name: str, product: float, unit: str, facts: str, share: float = 1.0
     )  # fmt: skip
 
 
-def unknown(what: str, value: object) -> NoLaw:
+def unknown_fact(what: str, value: object) -> NoLaw:
     """A missing fact, or one outside of the tables."""
     return NoLaw(f"{what} of this hardware is not known" if value is None else f"unknown hardware: {what} {value}")
 
@@ -170,7 +170,7 @@ def expect_products(
         return NoLaw(f"the products of {name} are cut")
     rates = _FLOP_PER_CLOCK.get(capability or "")
     if rates is None:
-        return unknown("compute capability", capability)
+        return unknown_fact("compute capability", capability)
     rate = rates.get(dtype)
     tier = f"{program}_{dtype}"
     if capability == "8.0":
@@ -178,7 +178,7 @@ def expect_products(
     if rate is None or tier not in LAW:
         return NoLaw(f"no law for {dtype} at compute capability {capability}")
     if not sms or not max_sm_mhz:
-        return unknown("number of SMs or their clock", None)
+        return unknown_fact("number of SMs or their clock", None)
     peak = sms * rate * max_sm_mhz * 1e6 / 1e12
     return _expect(tier, peak, "TFLOP/s", f"{sms} SMs × {rate} × {max_sm_mhz} MHz = {peak:.0f} TFLOP/s")
 
@@ -188,9 +188,9 @@ def expect_memory(
 ) -> PhysicsResult:
     """A GPU's own memory; `kind` is `triad` or `copy`. The law is for HBM."""
     if capability not in _FLOP_PER_CLOCK:
-        return unknown("compute capability", capability)
+        return unknown_fact("compute capability", capability)
     if not bus_bits or not max_mhz:
-        return unknown("memory bus or clock", None)
+        return unknown_fact("memory bus or clock", None)
     peak = bus_bits / 8 * max_mhz * 1e6 * 2 / 1e9
     return _expect(kind, peak, "GB/s", f"{bus_bits} bit × {max_mhz} MHz × 2 = {peak:.0f} GB/s")
 
@@ -205,7 +205,7 @@ def expect_host_copy(gen: int | None, width: int | None, *, c2c: bool = False, t
     if c2c:
         return _expect("c2c_to_device" if to_device else "c2c_to_host", _C2C, "GB/s", "NVLink-C2C's 450 GB/s")
     if not (peak := rate_of_pcie(gen, width)):
-        return unknown("PCIe generation", gen)
+        return unknown_fact("PCIe generation", gen)
     return _expect("host_copy", peak, "GB/s", f"PCIe {gen}.0 ×{width} = {peak:.1f} GB/s")
 
 
@@ -213,7 +213,7 @@ def expect_in_domain(collective: str, gpus: int, inside: Links) -> PhysicsResult
     """A collective within one NVLink domain: a node, or the nodes of an NVL72 rack."""
     version, links, nvls = inside
     if version is None or version not in _RING_LINK:
-        return unknown("NVLink", version)
+        return unknown_fact("NVLink", version)
     if collective == "all_reduce" and nvls and gpus >= NVLS_FROM.get(version, gpus + 1):
         line = NVLINK[version] * links
         facts = f"{links} NVLinks × {NVLINK[version]:g} GB/s × 2({gpus}-1)/{gpus}, as NVLS does"
@@ -226,7 +226,7 @@ def expect_in_domain(collective: str, gpus: int, inside: Links) -> PhysicsResult
 def expect_in_pcie_node(gen: int | None, width: int | None) -> PhysicsResult:
     """A collective of GPUs that only PCIe joins."""
     if not (peak := rate_of_pcie(gen, width)):
-        return unknown("PCIe generation", gen)
+        return unknown_fact("PCIe generation", gen)
     return _expect("pcie", peak, "GB/s", f"PCIe {gen}.0 ×{width} = {peak:.1f} GB/s, a wide floor")
 
 

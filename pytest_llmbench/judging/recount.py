@@ -60,8 +60,8 @@ def measurement_of_record(record: RunRecord) -> Measurement:
 def differences(where: str, kept: Any, computed: Any, *, words: bool = False, whole: bool = False) -> Iterator[str]:
     """Yield how a kept value of a record, of any type, differs from the one computed again from the logs, part by part.
 
-    `where` names the value in the messages; with `words`, this version may have written it; with `whole`, it is known
-    to, so that no field is missing.
+    `where` names the value in the messages. With `words`, this version may have written the record, and its sentences
+    are compared, too; with `whole`, it surely has, and a field that is missing is a difference.
     """
     if isinstance(kept, list | tuple) and isinstance(computed, list | tuple):
         if len(kept) != len(computed):

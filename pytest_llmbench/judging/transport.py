@@ -28,7 +28,7 @@ FAR_CORES_CURE = "bind each rank to cores near its GPU: --gpu-bind=closest or --
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wiring:
-    """The facts of a machine that the rules need; A rule leaves a machine alone if it needs an unknown one, None."""
+    """The facts of a machine that the rules need, None where unknown: a rule that needs such a fact finds nothing."""
 
     gpus: int = 0  # of a node
     nodes: int = 1

@@ -52,11 +52,15 @@ class WorldSize:
     ranks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The framework's announcement of its first step, printed once per run with the time."""
+@dataclass(frozen=True)
+class _Words:
+    """A statement of a program, in its own words."""
 
     words: str
+
+
+class Begun(_Words):
+    """The framework's announcement of its first step, printed once per run with the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +106,12 @@ class Pause:
     """An evaluation or a checkpoint, whose time is outside of steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadEnd:
+class BadEnd(_Words):
     """A launcher's report that a process ended with an error, perhaps after it did all its work."""
 
-    words: str
 
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
+class Contradiction(_Words):
     """Lines that cannot all be true, in words; the first one is reported."""
-
-    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +122,16 @@ class Skipped:
     so_far: int
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(_Words):
     """The framework's statement that it did all its work."""
 
-    words: str
 
-
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(_Words):
     """The framework's report of a failure, which explains a run without `Completed`.
 
     Dialects must recognize lines with one of `patterns.FAILURES` by themselves, as a second pass reads them after all
     other lines.
     """
-
-    words: str
 
 
 _OfRun = Total | Count | WorldSize | Node | Begun | LogInterval | BadEnd | Contradiction | Completed | Failed

@@ -6,7 +6,7 @@ reported. Memory holds the steps alone, for logs of any length.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -272,8 +272,8 @@ class _Collected:
 
     def series(self) -> StepSeries:
         """Return the series of the log; failures of a run that completed are left out."""
-        # Ranks that share a log print the same steps; the longest list is complete.
-        furthest = max(self._steps.values(), key=len, default={})
+        # Ranks that share a log print the same steps; the longest list is complete, and the slowest rank is the run.
+        furthest = max(self._steps.values(), key=_length_and_seconds, default={})
         counts: Counter[str] = Counter()
         for counted in self._counts.values():
             counts |= counted
@@ -330,6 +330,10 @@ class _Collected:
 
     def _restart(self, line: Line, reason: str) -> None:
         self._restarted = self._restarted or f"{line.file}:{line.number}: {reason}: a second run in the same log"
+
+
+def _length_and_seconds(steps: Mapping[int, items.StepLine]) -> tuple[int, float]:
+    return len(steps), sum(step.seconds or 0.0 for step in steps.values())
 
 
 def _damage(item: items.StepLine, line: Line) -> str:

@@ -84,13 +84,12 @@ def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str])
         yield Damage(file, record, data)
         return
     try:
-        for tag, step, value, time in _parse_event(data, tags):
-            yield Scalar(file, record, tag, step, value, time)
+        yield from _parse_event(file, record, data, tags)
     except Malformed as error:
         yield Damage(file, record, str(error))
 
 
-def _parse_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int, float, float | None]]:
+def _parse_event(file: str, record: int, data: bytes, tags: Collection[str]) -> Iterator[Scalar]:
     """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value}}}."""
     event = list(fields(data))
     time = next((struct.unpack("<d", part.data)[0] for part in event if (part.number, part.kind) == (1, FIXED64)), None)
@@ -105,7 +104,7 @@ def _parse_event(data: bytes, tags: Collection[str]) -> Iterator[tuple[str, int,
             number = next((part.data for part in content if (part.number, part.kind) == (2, FIXED32)), None)
             if number is None or step < 0:
                 raise Malformed(f"{tag} at step {step} is not a scalar of a step")
-            yield tag, step, struct.unpack("<f", number)[0], time
+            yield Scalar(file, record, tag, step, struct.unpack("<f", number)[0], time)
 
 
 def whole(value: float | None) -> int | None:

@@ -14,8 +14,7 @@ from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import BatchLog, get_engine, on_machine, statistics_of
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.reporting.base import FinishedSession
-
-_WORST_FIRST = ("ERROR", "INCOMPLETE", "FAIL", "XFAIL", "INCONCLUSIVE", "PASS", "SKIP")
+from pytest_llmbench.session.live.snapshot import worst
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +38,7 @@ class Batch:
             # The verdict of the test of this bound; without such a test, the worst verdict on the run.
             verdicts = [judged.verdict for judged in record.judgements if judged.reference == self.reference.name]
             verdicts = verdicts or [judged.verdict for judged in record.judgements]
-            verdict = min(verdicts, key=_WORST_FIRST.index, default="not judged")
+            verdict = worst(verdicts) or "not judged"
             problem = f" ({record.problem.kind})" if record.problem else ""
             yield f"  {record.key}: {row} | {verdict}{problem}"
         if any(record.problem for record in self.records):

@@ -58,14 +58,6 @@ class Sample(NamedTuple):
     labels: Mapping[str, str]  # of its run, check or node
 
 
-def write_metrics(session: FinishedSession, path: Path) -> None:
-    """Write the numbers of a session as OpenMetrics, in one step: a collector reads the old file or the new one.
-
-    Raises OSError if writing failed.
-    """
-    write_text(path, openmetrics(samples_of(session)))
-
-
 def openmetrics(samples: Iterable[Sample]) -> str:
     """Samples as OpenMetrics text without times, as the textfile collector of node-exporter takes it."""
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415  # few sessions export

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # A shorter session prints its verdicts alone.
 FIRST_S = 10.0
 SIGN_S = 60.0
-# Runs under way are named, up to this number, and runs alike have a row each.
+# Up to this number, runs under way are named, and runs alike have a row each.
 _FEW = 4
-# More of these than a few become one row.
+# If more than a few runs are in one of these states, they become one row.
 _FOLDED = {"waiting", "ended", "PASS", "SKIP"}
 # States in the order of the counters; verdicts follow.
 _STATES = ("running", "starting", "checking", "pending", "waiting", "ended")
@@ -82,7 +82,7 @@ def _cells(task: LiveTask, snapshot: LiveSnapshot) -> dict[str, str]:
 
 def urgency(task: LiveTask) -> tuple[int, float]:
     """Order of the rows: runs under way, bad ends, what waits, good ends."""
-    return _ORDER[word_of(task)], task.eta_s or 0.0
+    return _ORDER.get(word_of(task), 9), task.eta_s or 0.0
 
 
 def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Sequence[str] = ()) -> list[str]:

@@ -9,7 +9,7 @@ from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import bounds_for_people, for_people, listed
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "energy", "threshold", "verdict", "reference")
-_VERDICTS = ("FAIL", "ERROR", "SKIP", "PASS")
+_VERDICTS = ("FAIL", "ERROR", "INCOMPLETE", "INCONCLUSIVE", "XFAIL", "SKIP", "PASS")
 # Shown for a check that passes without a bound on its measured values.
 NO_BOUND = "no bound"
 # Properties of a run that are under its first test.
@@ -23,8 +23,8 @@ def render(
 ) -> Iterator[tuple[str, str]]:
     """Yield (verdict, line): a header, a line per test, and under it the reason if there is one.
 
-    Findings about a run are under its first test, in the colour of a hint. The numbers of several runs that were judged
-    together are under each test.
+    Findings about a run are under its first test, in the colour of a hint. If several runs were judged together, their
+    numbers are under each test.
 
     Args:
         rows: the properties of each test's report. A missing number is an em dash.

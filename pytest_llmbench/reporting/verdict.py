@@ -19,7 +19,7 @@ Word = Literal[
 # pytest's own codes end at 6.
 NOTHING_JUDGED, _INTERRUPTED = 10, 2
 DETAILED: Mapping[Word, int] = {"slow": 1, "undecided": 11, "incomplete": 12, "broken": 13, "not_measured": 14}
-# As reasons of ERRORs name software that is missing, of runs and of checks.
+# How the reasons of ERRORs, of runs and of checks, name missing software.
 _MISSING = re.compile(rf"\((?:engine|environment)_missing\): |\b{NOT_MEASURED}: ")
 
 

@@ -367,7 +367,7 @@ def measurement_of(evidence: Evidence, system: System) -> Measurement:
     engine = get_engine(recipe.engine)
     peak = system.gpu.peak_tflops.get(recipe.precision) if system.gpu and topology.gpus else None
     return recount.measurement_of(
-        recipe, series, gpus=topology.gpus, early=evidence.early, counts_flops=engine.counts_flops(recipe),
+        recipe, series, gpus=topology.gpus, early=evidence.early, counts_flops=engine.uncounted(recipe) is None,
         peak_flops_per_s=peak * 1e12 * topology.gpus if peak else None,
     )  # fmt: skip
 

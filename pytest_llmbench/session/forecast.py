@@ -33,7 +33,7 @@ def peak_of(recipe: Recipe, settings: Settings) -> Peak | None:
         gpu is None
         or topology.gpus == 0
         or recipe.scale != "full"
-        or not get_engine(recipe.engine).counts_flops(recipe)
+        or get_engine(recipe.engine).uncounted(recipe) is not None
     ):
         return None
     peak = published_tflops(gpu.model, recipe.precision, gpu)

@@ -36,7 +36,9 @@ from pytest_llmbench.core.yaml_files import read_yaml
 from pytest_llmbench.engines.base import get_engine
 from pytest_llmbench.judging.recount import differences
 from pytest_llmbench.judging.references import applied
-from pytest_llmbench.judging.sanity import Evidence, Origin, claims, first_problem, world_size
+from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
+from pytest_llmbench.judging.sanity.ranks import check_world_size
+from pytest_llmbench.judging.sanity.work import check_claims
 from pytest_llmbench.readers.lines import is_packed
 from pytest_llmbench.session.agreement import Agreement, read_task
 from pytest_llmbench.session.ending import conclude_logs, problem_of, run_identity, with_expectations
@@ -160,7 +162,7 @@ def _find_nearest(
             recipe=recipe.on(replayed.topology), topology=replayed.topology, hosts=(), wall_s=None, series=series,
             asks=engine.asks(recipe, replayed.topology), compared=engine.compare(recipe, replayed.topology, series),
         )  # fmt: skip
-        unlike = [problem.message for check in (claims, world_size) for problem in check(evidence)]
+        unlike = [problem.message for check in (check_claims, check_world_size) for problem in check(evidence)]
         machine = machine_of(settings, recipe, replayed.topology, replayed.gpu or "unknown GPUs")
         rows = [reference for reference in recipe.references if reference.applies_to is not None]
         if not any(isinstance(applied(reference, machine), Reference) for reference in rows):

@@ -17,11 +17,9 @@ FRAMEWORK = "deepspeed_chat"
 SYSTEM = os.environ.get("LLMBENCH_DEEPSPEED_CHAT_SYSTEM")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "timed"),
-    [("chat_350m_bs24_zero0", 20), ("chat_350m_rm", 20), ("chat_13b_rlhf", 25)],
-    ids=["step1", "step2", "step3"],
-)
+@pytest.mark.parametrize(("recipe", "timed"), [
+    ("chat_350m_bs24_zero0", 20), ("chat_350m_rm", 20), ("chat_13b_rlhf", 25),
+], ids=["step1", "step2", "step3"])  # fmt: skip
 def test_a_step_runs_and_is_judged(user: UserFolder, system_file: str, recipe: str, timed: int) -> None:
     """The tiny variant of a recipe of each step, through a whole session, and Lambda's file of its log."""
     result = user.run(f"--system={system_file}", "--scale", "smoke", "-n0", "-k", f"{recipe}-", timeout_s=600.0)

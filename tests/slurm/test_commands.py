@@ -27,11 +27,9 @@ def nodes_of_ranks(result: Result, run: str) -> set[str]:
     return set(re.findall(r"node: (\S+) arguments:", output))
 
 
-@pytest.mark.parametrize(
-    ("options", "distribution"),
-    [(("--nodes", "2"), "-n0"), (("--nodes", "2"), "-n2"), ((), "-n0")],
-    ids=["session", "xdist", "run"],
-)
+@pytest.mark.parametrize(("options", "distribution"), [
+    (("--nodes", "2"), "-n0"), (("--nodes", "2"), "-n2"), ((), "-n0"),
+], ids=["session", "xdist", "run"])  # fmt: skip
 def test_its_ranks_run_on_the_nodes_asked_for(
     megatron: MegatronLM, queue: type[Queue], options: tuple[str, ...], distribution: str
 ) -> None:

@@ -100,18 +100,12 @@ FAULTS = {
     "limit": Fault("limits", "open files", {"setup": on_bad("ulimit -n 128")}),
     "file": Fault("environment", "topo.xml", {"env": {"NCCL_TOPO_FILE": "{folder}/topo.xml"}}, hidden),
     "software": Fault("software", "Other 1", {}, other_release),
-    "slow": Fault(
-        "pairs",
-        "GB/s",
-        {
-            "setup": on_bad(f"export PYTHONPATH={SLOW_LINK}"),
-            "validation": {
-                "pairs": {"options": {"rounds": 4, "bisect": False, "iterations": 3, "warm_up": 1, "tolerance": 0.8}}
-            },
-        },
-    ),
+    "slow": Fault("pairs", "GB/s",
+                  {"setup": on_bad(f"export PYTHONPATH={SLOW_LINK}"),
+                   "validation": {"pairs": {"options": {"rounds": 4, "bisect": False, "iterations": 3, "warm_up": 1,
+                                                        "tolerance": 0.8}}}}),
     "daemon": Fault("limits", "never started", {}, dead_daemon),
-}
+}  # fmt: skip
 
 
 def run(user: UserFolder, fault: Fault, *args: str) -> Result:

@@ -9,13 +9,10 @@ VERSIONS = ("2.3.5", "3.3.9", "4.4.2")
 
 # By the name that version 4 has: category, name up to version 3, and the first level that runs it.
 _TESTS = {
-    "software": ("Deployment", "Persistence Mode", 1),
-    "memory": ("Hardware", "GPU Memory", 2),
-    "diagnostic": ("Hardware", "Diagnostic", 3),
-    "pcie": ("Integration", "PCIe", 2),
-    "targeted_stress": ("Stress", "Targeted Stress", 3),
-    "eud": ("Stress", "EUD Test", 3),
-}
+    "software": ("Deployment", "Persistence Mode", 1), "memory": ("Hardware", "GPU Memory", 2),
+    "diagnostic": ("Hardware", "Diagnostic", 3), "pcie": ("Integration", "PCIe", 2),
+    "targeted_stress": ("Stress", "Targeted Stress", 3), "eud": ("Stress", "EUD Test", 3),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,11 +68,9 @@ def _version_3(version: str, results: Mapping[str, list[Said]], gpus: int) -> di
 
     return {
         "DCGM GPU Diagnostic": {"test_categories": _old_categories(results, result)},
-        "Driver Version Detected": "535.54.03",
-        "GPU Device IDs": ["2330"] * gpus,
-        "GPU Device Serials": {str(gpu): f"165{gpu}" for gpu in range(gpus)},
-        "version": version,
-    }
+        "Driver Version Detected": "535.54.03", "GPU Device IDs": ["2330"] * gpus,
+        "GPU Device Serials": {str(gpu): f"165{gpu}" for gpu in range(gpus)}, "version": version,
+    }  # fmt: skip
 
 
 def _old_categories(results: Mapping[str, list[Said]], result: Any) -> list[dict[str, Any]]:

@@ -46,13 +46,9 @@ class RecordedLogs:
             write_model(path, record.model_copy(update={**dict(again.outcome), "problem": None}))
         nodes = json.loads(path.read_text())["nodes"]
         settings = Settings(
-            system=system,
-            cluster="replay",
-            allocation="session",
-            run_dir=self.session,
-            replay=self.session,
+            system=system, cluster="replay", allocation="session", run_dir=self.session, replay=self.session,
             nodes=nodes,
-        )
+        )  # fmt: skip
         (spec,) = find_replays(self.session, load_recipes([self.recipes]), settings).values()
         assert spec.replayed is not None
         return replayed_record(spec, spec.replayed, settings, Session(id="again", folder=self.session))

@@ -142,12 +142,6 @@ TUNING = KernelTuning(
     governors={"performance": 96}, iommu_groups={"identity": 40}, acs=(),
 )  # fmt: skip
 HOST_FACTS = HostFacts(
-    limits=LIMITS,
-    memory=HostMemorySizes(total=2**41, available=2**41 - 2**35, swapped=0),
-    interfaces={},
-    infiniband=(),
-    tuning=TUNING,
-    software={},
-    containers={},
-    paths={},
-)
+    limits=LIMITS, memory=HostMemorySizes(total=2**41, available=2**41 - 2**35, swapped=0), interfaces={},
+    infiniband=(), tuning=TUNING, software={}, containers={}, paths={},
+)  # fmt: skip

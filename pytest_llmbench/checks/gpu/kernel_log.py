@@ -106,8 +106,12 @@ def _kind_of(line: bytes) -> bytes:
     return line[max(0, begin - 1) : end] + severity + (line.rpartition(b" to ")[2] if b" to 0x" in line else b"")
 
 
-def read_driver_log(lines: Sequence[str], times: Sequence[int] = ()) -> DriverLog:
-    """Find the driver's errors in lines of dmesg or of the journal; `times` are the lines that each one stands for."""
+def read_driver_log(lines: str | Sequence[str], times: Sequence[int] = ()) -> DriverLog:
+    """Find the driver's errors in lines of dmesg or of the journal, or in their text.
+
+    `times` are the lines that each one stands for.
+    """
+    lines = lines.splitlines() if isinstance(lines, str) else lines
     events: list[KernelEvent] = []
     unreadable: list[str] = []
     named, since = "", 0

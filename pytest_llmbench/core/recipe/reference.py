@@ -41,18 +41,15 @@ class AppliesTo(Strict):
     def overlaps(self, other: AppliesTo) -> bool:
         """True if both may apply to one run: the same GPU or system, and no condition that contradicts."""
         pairs = {key: (getattr(self, key), getattr(other, key)) for key in type(self).model_fields}
-        alike = [key for key, pair in pairs.items() if None not in pair and _is_alike(key, *pair)]
-        return ("gpu" in alike or "system" in alike) and all(None in pairs[key] for key in pairs if key not in alike)
+        both = {key: pair for key, pair in pairs.items() if None not in pair}
+        fit = all(may_be_gpu(one, two) if key == "gpu" else one == two for key, (one, two) in both.items())
+        return fit and not both.keys().isdisjoint({"gpu", "system"})
 
     def __str__(self) -> str:
         gpus = f"{self.gpus} × {self.gpu}" if self.gpus and self.gpu else self.gpu or f"{self.gpus or ''} GPUs"
         parts = [gpus] if self.gpus or self.gpu else []
         parts += [counted(self.nodes, "node")] if self.nodes else []
         return ", ".join([*parts, *([f"system {self.system}"] if self.system else [])])
-
-
-def _is_alike(key: str, one: Any, other: Any) -> bool:
-    return may_be_gpu(one, other) if key == "gpu" else one == other
 
 
 def _as_day(value: object) -> object:

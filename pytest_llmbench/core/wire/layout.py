@@ -21,12 +21,12 @@ SYSTEM = "system.json"
 SUMMARY, VERDICT = "summary.md", "verdict.json"
 # Beside the folders of sessions: a link to the latest that began.
 LATEST = "latest"
-# In the place of a session's name, after `--resume`: the newest that did not end.
+# After `--resume`, instead of a session's name: the newest session that did not end.
 NEWEST = "newest"
 JOURNAL = "journal"
 # Every verdict of the session with its properties, and the page that shows them with the records.
 VERDICTS, PAGE = "verdicts.json", "report.html"
-# Attempts at runs, and checks, that a session that was resumed has made again; the record of a run before that.
+# Checks, and attempts at runs, that a resumed session has made again; and the earlier record of such a run.
 SUPERSEDED, EARLIER = "superseded", "earlier.json"
 OWNER, STOP = "owner", "stop"
 # How all runs stand, for people who watch.
@@ -41,13 +41,13 @@ RECORD, JOB = "record.json", "job.json"
 # A record whose file was changed while its session ran is put aside under this name.
 ALTERED = "record-altered.json"
 TASK, RENDEZVOUS = "task.json", "rendezvous.json"
-# Its ranks end after the next steps: their session has seen enough.
+# The session has seen enough steps: the ranks end after the next ones.
 ENOUGH = "enough.json"
 # Ranks that caused the fault of `--llmbench-simulate`.
 STRIKES = "simulated"
-# What was started once was started again, and refused itself.
+# A process of the run was started a second time, and refused to begin.
 AGAIN = "started_again"
-# The run may hang: its processes write their stacks.
+# The session asks the processes of a run that may hang for their stacks.
 ASKED, STACKS, PROCESSES = "asked", "stacks", "processes.txt"
 # NCCL's own lines of ranks.
 NCCL = "nccl"

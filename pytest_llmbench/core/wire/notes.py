@@ -1,8 +1,7 @@
 """Notes of a run's processes in its folder: second starts and pauses.
 
-A controller that was killed may have saved a job as one that waits, and starts it again: the second start must not
-touch the measurements of the first. A stopped process does not know the reason. Slurm does, as long as it answers: the
-notes of pauses are for when it does not.
+A controller of Slurm that was killed may start a job again that has run already: the second start must not touch the
+measurements of the first. Processes note for how long they were stopped. Slurm knows the reason, but may not answer.
 """
 
 import contextlib

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Expected
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
 from pytest_llmbench.engines.in_process import InProcess

@@ -34,15 +34,13 @@ _LOSS = re.compile(r"Epoch: (\d{1,9}), Step: (\d{1,9}), Rank: 0, loss = (.*)", r
 _PPO = re.compile(r"epoch: ?(\d{1,9}) ?\| ?step: ?(\d{1,9}) ?\|(.*)", re.ASCII | re.IGNORECASE)
 _SPEED = re.compile(r"(?:End-to-End => |Model Parameters: .{1,40}, )(Latency: .*)", re.ASCII)
 _MORE_OF_PPO = re.compile(r"(?:(Generation|Training) +=> |(?=Average reward score: ))(.*)", re.ASCII | re.IGNORECASE)
-_EVALUATION = re.compile(r"\*{5} Evaluating (?:perplexity|reward), Epoch (\d{1,9})/", re.ASCII)
-_EVALUATED = re.compile(r"(?:ppl: |chosen_last_scores \().*", re.ASCII)
 _EXECUTION = re.compile(r"Execution time: (\d+\.\d+) seconds for (\d+) steps", re.ASCII)
 _THROUGHPUT = re.compile(r"Throughput: (\d+\.\d+) samples/sec", re.ASCII)
 _EXIT = re.compile(r"\blaunch\.py:\d+:main\] Process \d+ exits successfully\.", re.ASCII)
 _RETURN_CODE = re.compile(r"\blaunch\.py:\d+:sigkill_handler\] .* (exits with return code = -?\d+)\s*$", re.ASCII)
-# `Latency: 0.10s`, `Time/seq 0.01s`, `BW: 0.33 GB/sec`, `acc (higher is better) : 1.0`, `MemAllocated=5.53GB`
+# `Latency: 0.10s`, `Time/seq 0.01s`, `BW: 0.33 GB/sec`, `MemAllocated=5.53GB`
 _QUANTITY = re.compile(
-    r"\s*([A-Za-z][^:=\[\]]{0,40}?)(?: \(\w+ is better\) )?[:= ] ?"
+    r"\s*([A-Za-z][^:=\[\]]{0,40}?)[:= ] ?"
     r"([-+.\de]+|[-+]?nan|[-+]?inf) ?(?:s|ms|B|GB|GB/sec)?\s*",
     re.ASCII,
 )
@@ -50,8 +48,8 @@ _QUANTITY = re.compile(
 
 # Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
-    b"poch", b"Latency: ", b"reward score: ", b"ppl: ", b"chosen_last_scores", b"dist_world_size=", b":print]",
-    b"Execution time: ", b"Throughput: ", b"launch.py:",
+    b"poch", b"Latency: ", b"reward score: ", b"dist_world_size=", b":print]", b"Execution time: ", b"Throughput: ",
+    b"launch.py:",
 )  # fmt: skip
 
 
@@ -70,7 +68,6 @@ class _Log:
     accumulates: bool = False  # a step has several batches, and only DeepSpeed's timer counts steps
     batches: int | None = None  # of an epoch; None before the first
     ppo: bool = False
-    evaluating: str = ""
     step: items.StepLine | None = None
 
     def read(self, text: str) -> Iterable[items.Item]:
@@ -105,11 +102,6 @@ class _Log:
         if match := _EPOCH.match(text):
             self.batches, self.ppo = int(match[3]), match[2] == "Generation"
             self.step = None if match[1] == "1" else self.step
-        elif match := _EVALUATION.match(text):
-            self.evaluating = f" after epoch {match[1]}"
-        elif self.evaluating and (match := _EVALUATED.match(text)):
-            for name, value in _all_quantities(match[0], ",").items():
-                yield items.Total(name + self.evaluating, value)
         elif match := _WORLD_SIZE.search(text):
             self.world_size = self.world_size or int(match[1] or match[2])
             yield items.WorldSize(int(match[1] or match[2]))

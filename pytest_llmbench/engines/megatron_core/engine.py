@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, RotaryScaling
 from pytest_llmbench.core.recipe.topology import Topology
+from pytest_llmbench.core.record.claims import Expected
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.base import options_of
 from pytest_llmbench.engines.in_process import InProcess
@@ -50,18 +50,18 @@ class MegatronCoreEngine(InProcess):
         return Footprint(least=state, usual=state, activation=28 + 2 * bool(recipe.model.dropout), logit=6)
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
-        layout = [*_ranks(recipe, topology), *_shares(recipe)]
+        layout = list(_layout_problems(recipe, topology))
         yield from layout
         if not layout:
             yield from batch_problem(recipe, topology)
             yield from _schedule(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
-        yield from _unsupported(recipe)
-        yield from _contradictions(recipe, topology, options_of(recipe, MegatronCoreOptions))
+        yield from _unsupported(recipe, topology, options_of(recipe, MegatronCoreOptions))
 
 
-def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
-    layout = recipe.parallelism
+def _layout_problems(recipe: Recipe, topology: Topology) -> Iterator[str]:
+    """Yield what in the layout is indivisible, or splits nothing."""
+    layout, model = recipe.parallelism, recipe.model
     if topology.world_size % layout.model_parallel_size:
         yield (
             f"{topology.world_size} ranks ({topology}) do not divide into copies of the model on tensor "
@@ -71,10 +71,6 @@ def _ranks(recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield f"virtual_pipeline {layout.virtual_pipeline} interleaves the stages of a pipeline; there is one stage"
     if layout.sequence and layout.tensor == 1:
         yield "sequence splits the sequence over the ranks of tensor; there is one: set sequence: false"
-
-
-def _shares(recipe: Recipe) -> Iterator[str]:
-    layout, model = recipe.parallelism, recipe.model
     shared = {"attention_heads": model.attention_heads}
     if model.query_groups is not None:
         shared["query_groups"] = model.query_groups
@@ -99,7 +95,7 @@ def _schedule(recipe: Recipe, topology: Topology) -> Iterator[str]:
         )
 
 
-def _unsupported(recipe: Recipe) -> Iterator[str]:
+def _unsupported(recipe: Recipe, topology: Topology, options: MegatronCoreOptions) -> Iterator[str]:
     if recipe.parallelism.sharding in {"gradients", "full"}:
         yield (
             f"engine megatron_core shards none or optimizer, not {recipe.parallelism.sharding}: set optimizer, or "
@@ -110,9 +106,6 @@ def _unsupported(recipe: Recipe) -> Iterator[str]:
         yield "Megatron-Core stretches rotary positions with low 1, high 4 and positions 8192 only"
     if recipe.optimizer.decay != "linear":
         yield "engine megatron_core decays the learning rate linearly only"
-
-
-def _contradictions(recipe: Recipe, topology: Topology, options: MegatronCoreOptions) -> Iterator[str]:
     if recipe.parallelism.activation_checkpointing == "selective" and options.attention != "unfused":
         yield (
             "selective checkpointing recomputes the attention, which fused kernels do by themselves: set "

@@ -147,6 +147,10 @@ def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
         yield "expert-tensor-parallel-size", "parallelism.expert", 1
 
 
+# What a program derives from other sizes where its configuration has nothing.
+_DERIVED = {"ffn-hidden-size", "kv-channels", "moe-ffn-hidden-size", "num-query-groups"}
+
+
 # How Megatron-LM prints what it parses.
 def _printed(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) and value.startswith("(["):
@@ -216,8 +220,6 @@ _USUAL: Mapping[str, Any] = {
     )),
 }  # fmt: skip
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
-# The recompute arguments that each way of checkpointing may have.
-_GRANULARITY = {"none": None, "selective": "selective", "full": "full"}
 
 
 def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
@@ -235,7 +237,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         # A tokenizer may add a token.
         "vocab-size": ("model.vocab_size", model.vocab_size, model.vocab_size - 1, False),
         "recompute-activations": (_CHECKPOINTING_FIELD, how == "selective"),
-        "recompute-granularity": (_CHECKPOINTING_FIELD, _GRANULARITY[how]),
+        "recompute-granularity": (_CHECKPOINTING_FIELD, None if how == "none" else how),
         "checkpoint-activations": (_CHECKPOINTING_FIELD, how == "full"),
         "num-virtual-stages-per-pipeline-rank": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
         "train-iters": ("steps", recipe.steps, False),
@@ -247,7 +249,10 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     })  # fmt: skip
     precision = rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
     same = rules_of_given(arguments, _FIELDS)
-    same |= rules_of({name: (field, *_printed(value)) for name, field, value in _shape(recipe)})
+    same |= {
+        name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
+        for name, field, value in _shape(recipe)
+    }
     if "disable-bias-linear" in same:
         same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
     del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
@@ -439,7 +444,7 @@ class MegatronLM(External):
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return _claims_of_arguments(
-            recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.counts_flops(recipe)
+            recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.uncounted(recipe) is None
         )
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:

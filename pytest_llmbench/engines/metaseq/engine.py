@@ -25,6 +25,7 @@ from pytest_llmbench.engines.overrides import (
     Rules,
     Same,
     batch_problem,
+    layout_problems,
     precision_problem,
     rules_of,
     rules_of_given,
@@ -156,6 +157,7 @@ class Metaseq(External):
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        yield from layout_problems(self.name, recipe, ("pipeline", "virtual_pipeline", "sequence"))
         options = options_of(recipe, MetaseqOptions)
         copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         if options.program != _LAUNCHER:
@@ -186,7 +188,7 @@ class Metaseq(External):
         return {
             "feed_forward_size": wide or 4 * model.hidden_size,
             "micro_batch_size": recipe.samples_per_step // copies if launched else recipe.micro_batch_size,
-            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "parameters_of_rank": parameters if self.uncounted(recipe) is None else None,
             "vocab_size": vocabulary(model),
         }
 

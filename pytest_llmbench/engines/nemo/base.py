@@ -224,6 +224,8 @@ class Nemo(External):
         yield from super().problems(recipe, topology)
         yield from batch_problem(recipe, topology)
         yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        if recipe.parallelism.sharding not in {"none", "optimizer"}:
+            yield f"engine {self.name} shards none or the optimizer"
         if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
             yield "NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
@@ -244,7 +246,7 @@ class Nemo(External):
         positions = int(own.get("model.max_position_embeddings") or recipe.sequence_length)
         parameters = parameters_of_stages(recipe.model, positions, recipe.parallelism)
         return {
-            "parameters_of_rank": parameters if self.counts_flops(recipe) else None,
+            "parameters_of_rank": parameters if self.uncounted(recipe) is None else None,
             "feed_forward_size": own.get("model.ffn_hidden_size") or recipe.model.feed_forward_width,
             "optimizer": "adam",
             "vocab_size": vocabulary(recipe.model),

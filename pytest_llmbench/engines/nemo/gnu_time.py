@@ -3,8 +3,8 @@
     13.39user 53.30system 2:51.89elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k
     BEGIN_TRAINING: Mon Nov 16 10:06:25 UTC 2026
 
-The totals are `user_s`, `system_s`, `elapsed_s` and, in Unix time, `begin_training` and `end_training`. A date whose
-zone is an abbreviation other than UTC or GMT is ignored: the same letters mean several zones.
+The totals are `elapsed_s` and, in Unix time, `begin_training` and `end_training`. A date whose zone is an abbreviation
+other than UTC or GMT is ignored: the same letters mean several zones.
 """
 
 import re
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pytest_llmbench.readers.items import Failed, Item, Total
 
 _TIME = re.compile(
-    r"(?P<user>\d{1,12}\.\d+)user (?P<system>\d{1,12}\.\d+)system "
+    r"\d\.\d+user \d{1,12}\.\d+system "
     r"(?:(?P<hours>\d{1,6}):)?(?P<minutes>\d{1,2}):(?P<seconds>\d\d(?:\.\d+)?)elapsed",
     re.ASCII,
 )
@@ -31,8 +31,6 @@ NEEDLES = (b"elapsed", b"_TRAINING", b"Command ")
 def parse(text: str) -> Iterable[Item]:
     """Read one line, as `items.Parse`; it yields totals and failures alone, and accepts every line."""
     if (match := _TIME.search(text)) and float(match["seconds"]) < 60.0 and int(match["minutes"]) < 60:
-        yield Total("user_s", float(match["user"]))
-        yield Total("system_s", float(match["system"]))
         minutes = 60 * int(match["hours"] or 0) + int(match["minutes"])
         yield Total("elapsed_s", 60 * minutes + float(match["seconds"]))
     if (match := _DATE.fullmatch(text.strip())) and (date := _date(match[2])) is not None:

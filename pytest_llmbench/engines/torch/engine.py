@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from pytest_llmbench.core.quantity import listed
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks, Span
+from pytest_llmbench.core.record.claims import Asks, Expected, Span
 from pytest_llmbench.core.record.series import StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.engines.in_process import InProcess, installed
@@ -37,7 +36,7 @@ class TorchEngine(InProcess):
         number = parameters(recipe.model, recipe.sequence_length)
         return expected_of(recipe, topology, parameters=number, initial_std=0.006)
 
-    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint:
+    def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
         return footprint(recipe, topology)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:

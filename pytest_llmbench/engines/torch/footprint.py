@@ -5,8 +5,8 @@ from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.judging.memory import Footprint, State, micro_batches
 
 
-def footprint(recipe: Recipe, topology: Topology) -> Footprint:
-    """Return what a training keeps in the memory of its GPUs."""
+def footprint(recipe: Recipe, topology: Topology) -> Footprint | None:
+    """Return what a training keeps in the memory of its GPUs; None for a sharding that is refused."""
     # Weights, gradients and both moments are fp32; products take 16-bit copies of the weights.
     copies = max(1, topology.world_size // recipe.parallelism.tensor)
     copy, keeps = 0.0 if recipe.precision == "fp32" else 2.0, micro_batches(recipe, copies) > 1
@@ -18,6 +18,8 @@ def footprint(recipe: Recipe, topology: Topology) -> Footprint:
         "gradients": (State(copy or 4, 16), State((copy or 4) + 4 * keeps, 12 + 4 * (not keeps))),
         "full": (State(0, 16), State(0, 16)),
     }
+    if sharding not in states:
+        return None
     least, usual = states[sharding]
     # Of a ReLU the output is kept alone, of other activations the input, too.
     inner = 0 if recipe.model.activation in {None, "relu"} else 8

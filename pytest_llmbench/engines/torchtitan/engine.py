@@ -221,7 +221,9 @@ class Torchtitan(External):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read the log; a step whose batch is unknown has that of the recipe, which `doubts` compares with its rate."""
         series = super().read(folder, recipe)
-        return series.model_copy(update={"steps": tuple(_with_batch(step, recipe) for step in series.steps)})
+        batch = {"samples": recipe.samples_per_step, "tokens": recipe.tokens_per_step}
+        steps = (step if step.samples is not None else step.model_copy(update=batch) for step in series.steps)
+        return series.model_copy(update={"steps": tuple(steps)})
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         yield from check_training(self, recipe, topology, series)
@@ -230,12 +232,6 @@ class Torchtitan(External):
         timed = [step for step in series.steps if not step.paused and step.seconds and "tps" in step.reported]
         for steps, slack in ((timed, _slack(_SHARE, late)), (_typical(timed), _slack(_SHARE_OF_MOST, _LATE_S))):
             yield from agreement.check_rate(steps, "tps", of_rank, slack=slack)
-
-
-def _with_batch(step: Step, recipe: Recipe) -> Step:
-    if step.samples is not None:
-        return step
-    return step.model_copy(update={"samples": recipe.samples_per_step, "tokens": recipe.tokens_per_step})
 
 
 def _given(recipe: Recipe, topology: Topology | None, *, old: bool) -> dict[str, Any]:

@@ -26,11 +26,8 @@ class Calibrated:
 
     bound: float  # value that a run has to reach, in the unit of the runs
     method: str  # its method in words, for the reader of the reference
-    # Number and mean of the good runs
-    n: int
-    mean: float
-    spread: float  # standard deviation between runs as a share of the mean, with `freedom` degrees of freedom
-    freedom: float
+    mean: float  # of the good runs
+    spread: float  # standard deviation between runs as a share of the mean
     margin: float  # distance from the mean to the bound, as a share of the mean
     least_margin: float  # smallest margin that a healthy run misses with probability `ALPHA`
     left_out: tuple[int, ...]  # positions of the runs that were left out
@@ -74,10 +71,8 @@ def calibrate(values: Sequence[float], *, lower_is_better: bool = False, less: f
     return Calibrated(
         bound=mean * (1 + margin if lower_is_better else 1 - margin),
         method=f"{100 * (1 - ALPHA):g} % prediction limit of {runs}" if less is None else plain,
-        n=n,
         mean=mean,
         spread=spread,
-        freedom=known,
         margin=margin,
         least_margin=least,
         left_out=left_out,

@@ -26,14 +26,11 @@ class Spread:
     """Uncertainty of the mean of some steps: its distance from the mean of many more like them, in seconds.
 
     The true mean is closer than `half_width` with confidence 1 - alpha on either side; `error` is its standard error.
-    `correlation` of neighbouring steps is raised by its own uncertainty, `independent` is the number of independent
-    steps with the same error. By `lean` the interval reaches further to slow outliers, or, if negative, to fast ones.
+    By `lean` the interval reaches further to slow outliers, or, if negative, to fast ones.
     """
 
     half_width: float
     error: float
-    correlation: float
-    independent: float
     lean: float
 
 
@@ -50,7 +47,7 @@ def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, batches
     squared = list(map(mul, residuals, residuals))
     squares = sum(squared)
     if squares == 0.0:
-        return Spread(half_width=0.0, error=0.0, correlation=0.0, independent=float(m), lean=0.0)
+        return Spread(half_width=0.0, error=0.0, lean=0.0)
     r = sum(map(mul, residuals, residuals[1:])) / squares
     second, third = (sum(map(mul, residuals, residuals[lag:])) / squares for lag in (2, 3))
     if r > 0.0 and min(second, third) > _SEEN / math.sqrt(m):
@@ -71,7 +68,7 @@ def spread(residuals: Sequence[float], alpha: float, *, fitted: int = 1, batches
     skew = sum(map(mul, squared, residuals)) / (squares * math.sqrt(squares / m))
     lean = skew * (1 + 2 * min(t, _MOST_LEAN) ** 2) / (3 * math.sqrt(independent)) * error
     lean += (max(residuals) if skew > 0.0 else min(residuals)) * abs(skew) / (2 * independent)
-    return Spread(half_width=half_width, error=error, correlation=r, independent=independent, lean=lean)
+    return Spread(half_width=half_width, error=error, lean=lean)
 
 
 def _least_independent(steps: int, by_correlation: float) -> float:

@@ -3,31 +3,32 @@
 from collections.abc import Iterator
 
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.judging.sanity import losses, steps
+from pytest_llmbench.judging.sanity import losses, origin, ranks, rates, steps, work
 from pytest_llmbench.judging.sanity.evidence import Evidence, Origin
-from pytest_llmbench.judging.sanity.origin import dated, different, labelled, origin, stranger, together
-from pytest_llmbench.judging.sanity.ranks import hardware, hosts, nodes_in_log, ranks, world_size
-from pytest_llmbench.judging.sanity.rates import implausible, logged, products
+from pytest_llmbench.judging.sanity.rates import implausible
 from pytest_llmbench.judging.sanity.steps import outside
-from pytest_llmbench.judging.sanity.work import claims, counted
 
-__all__ = ["Evidence", "Origin", "claims", "first_problem", "implausible", "outside", "problems_of_steps", "world_size"]
+__all__ = ["Evidence", "Origin", "first_problem", "implausible", "outside", "problems_of_steps"]
 
 # In the order of their use to the reader: the first problem is the one that is reported.
 _OF_RANKS = (
-    steps.unreadable, steps.one_run, ranks, origin, hosts, hardware, different, claims, steps.ended_when_asked,
-    steps.steps, counted, steps.ended_whole, together, steps.work, losses.finite, losses.moving, losses.possible,
-    losses.alike, losses.falling, losses.diverging, losses.copied, steps.stamps, steps.clock, products,
+    steps.check_readable, steps.check_one_run, ranks.check_ranks, origin.check_origin, ranks.check_hosts,
+    ranks.check_hardware, origin.check_different, work.check_claims, steps.check_early_end, steps.check_steps,
+    work.check_counts, steps.check_end, origin.check_together, steps.check_work, losses.check_finite,
+    losses.check_moving, losses.check_possible, losses.check_alike, losses.check_falling, losses.check_divergence,
+    losses.check_copies, steps.check_stamps, steps.check_clock, rates.check_products,
 )  # fmt: skip
 _OF_A_COMMAND = (
-    stranger, steps.one_run, steps.completed, labelled, nodes_in_log, hardware, world_size, dated, claims,
-    steps.long_enough, steps.lines, steps.work, losses.finite, losses.falling, losses.diverging, losses.moving_in_log,
-    losses.copied_in_log, steps.clock, logged, steps.doubts,
+    origin.check_run_of_log, steps.check_one_run, steps.check_completed, origin.check_labels, ranks.check_nodes_in_log,
+    ranks.check_hardware, ranks.check_world_size, origin.check_dates, work.check_claims, steps.check_length,
+    steps.check_lines, steps.check_work, losses.check_finite, losses.check_falling, losses.check_divergence,
+    losses.check_moving_in_log, losses.check_copies_in_log, steps.check_clock, rates.check_logged_rates,
+    steps.check_doubts,
 )  # fmt: skip
 # Checks that also apply to ranks that are still running.
 _SO_FAR = (
-    losses.finite, losses.moving, losses.possible, losses.alike, losses.falling, losses.diverging, losses.copied,
-    steps.work, steps.stamps, products,
+    losses.check_finite, losses.check_moving, losses.check_possible, losses.check_alike, losses.check_falling,
+    losses.check_divergence, losses.check_copies, steps.check_work, steps.check_stamps, rates.check_products,
 )  # fmt: skip
 
 
@@ -39,5 +40,5 @@ def first_problem(evidence: Evidence, *, over: bool = True) -> Problem | None:
 
 def problems_of_steps(evidence: Evidence) -> Iterator[Problem]:
     """Yield all problems that the steps and losses of a run show by themselves."""
-    for check in (*_SO_FAR, losses.moving_in_log, losses.copied_in_log, steps.clock):
+    for check in (*_SO_FAR, losses.check_moving_in_log, losses.check_copies_in_log, steps.check_clock):
         yield from check(evidence)

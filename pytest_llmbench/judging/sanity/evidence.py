@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asked, ClaimName, SettingsCheck
+from pytest_llmbench.core.record.claims import Asked, ClaimName, Expected, SettingsCheck
 from pytest_llmbench.core.record.records import Problem, ProblemKind
 from pytest_llmbench.core.record.series import EarlyVerdict, RankInfo, StepSeries
 from pytest_llmbench.core.wire import layout

@@ -24,7 +24,7 @@ _SAME_LOSS = 1e-3
 _LOSS_RISE_NAT = 0.05
 
 
-def finite(e: Evidence) -> Iterator[Problem]:
+def check_finite(e: Evidence) -> Iterator[Problem]:
     """Refuse a loss or a gradient norm that is NaN or infinite."""
     for step in e.series.steps:
         for name, value in (("loss", step.loss), ("grad norm", step.grad_norm)):
@@ -33,7 +33,7 @@ def finite(e: Evidence) -> Iterator[Problem]:
                 yield problem("not_finite", f"{name} is {value} at step {step.step}")
 
 
-def moving(e: Evidence) -> Iterator[Problem]:
+def check_moving(e: Evidence) -> Iterator[Problem]:
     """Refuse losses or gradient norms of ranks that stay the same, and gradient norms of 0."""
     for info in e.series.ranks:
         who, own = f"rank {info.rank} on {info.host}", info.steps
@@ -45,7 +45,7 @@ def moving(e: Evidence) -> Iterator[Problem]:
             yield _idle(f"{who} has the very same gradient norm in {own.same_norm} steps one after the other")
 
 
-def moving_in_log(e: Evidence) -> Iterator[Problem]:
+def check_moving_in_log(e: Evidence) -> Iterator[Problem]:
     """Refuse constant losses, gradient norms of 0 and learning rates of 0 in a framework's log."""
     if (words := still(e.series.steps)) is not None:
         yield _idle(f"its {words}")
@@ -73,7 +73,7 @@ def _idle(reason: str) -> Problem:
     return problem("no_training", f"{reason}: nothing was learned, or only repeated data")
 
 
-def possible(e: Evidence) -> Iterator[Problem]:
+def check_possible(e: Evidence) -> Iterator[Problem]:
     """Refuse losses outside of the bounds for a training from the beginning on this data."""
     known = [step for step in e.series.steps if step.loss is not None]
     if e.expected is None or not known:
@@ -92,7 +92,7 @@ def possible(e: Evidence) -> Iterator[Problem]:
         yield problem("implausible", f"{words}; on this data no model is at {least:.4g} or below")
 
 
-def alike(e: Evidence) -> Iterator[Problem]:
+def check_alike(e: Evidence) -> Iterator[Problem]:
     """Refuse ranks with gradient norms, weights or mean losses too unlike for one model."""
     if e.expected is None or not e.expected.one_model:
         return
@@ -103,7 +103,7 @@ def alike(e: Evidence) -> Iterator[Problem]:
     of_ranks = [(info, info.steps.quarters) for info in e.series.ranks if info.steps is not None]
     number = min((len(quarters) for _, quarters in of_ranks), default=0)
     if number and all(quarters[-1] > quarters[0] + _LOSS_RISE_NAT for _, quarters in of_ranks):
-        return  # the loss of all ranks rises, which `falling` reports
+        return  # the loss of all ranks rises, which `check_falling` reports
     losses = [step.loss for step in e.series.steps if step.loss is not None]
     rises = [0.0, *(after - before for before, after in pairwise(losses))]
     for part in range(number):
@@ -154,7 +154,7 @@ def _apart(reason: str) -> Problem:
     return problem("ranks_differ", f"{reason}: the ranks did not train one model")
 
 
-def falling(e: Evidence) -> Iterator[Problem]:
+def check_falling(e: Evidence) -> Iterator[Problem]:
     """Refuse a loss that rises."""
     losses = [step.loss for step in e.series.steps if step.loss is not None]
     if not losses:
@@ -178,7 +178,7 @@ _DIVERGED, _BLOWN_UP, _GROWN = 2.0, 1e4, 100.0
 _FEWEST_NORMS = 10
 
 
-def diverging(e: Evidence) -> Iterator[Problem]:
+def check_divergence(e: Evidence) -> Iterator[Problem]:
     """Refuse losses far above that of an untrained model, and gradients that grow beyond measure, in any step."""
     losses = [(step.loss, step.step) for step in e.series.steps if step.loss is not None]
     most = _DIVERGED * max(math.log(e.recipe.model.vocab_size), losses[0][0] if losses else 0.0)
@@ -210,7 +210,7 @@ _BY_CHANCE = 1e9
 _FEWEST = 5
 
 
-def copied(e: Evidence) -> Iterator[Problem]:
+def check_copies(e: Evidence) -> Iterator[Problem]:
     """Refuse steps of a rank that were copied from others of its own, and a highest memory so far that falls."""
     for info in e.series.ranks:
         for fault in (info.steps.copied, info.steps.less_memory) if info.steps else ():
@@ -219,7 +219,7 @@ def copied(e: Evidence) -> Iterator[Problem]:
                 yield of_rank("implausible", info, f": {fault}; its log was put together")
 
 
-def copied_in_log(e: Evidence) -> Iterator[Problem]:
+def check_copies_in_log(e: Evidence) -> Iterator[Problem]:
     """Refuse stretches of equal lines in a framework's log that are too long to be due to chance."""
     lines = [(step, step.seconds, step.loss) for step in e.series.steps]
     known = [(step, seconds, loss) for step, seconds, loss in lines if seconds is not None and loss is not None]

@@ -24,12 +24,11 @@ _APART_S, _APART_STEPS = 5.0, 4.0
 _ENOUGH_STEPS = 3
 
 
-def origin(e: Evidence) -> Iterator[Problem]:
+def check_origin(e: Evidence) -> Iterator[Problem]:
     """Refuse logs of another run or of another time."""
     tokens = {info.token for info in e.series.ranks}
     if e.origin.token is None and len(tokens) > 1:
         yield problem("other_run", f"the ranks are of different runs: {listed(sorted(map(str, tokens)))}")
-    begin, end = e.origin.launched, e.origin.ended
     for info in e.series.ranks:
         if e.origin.token not in (None, info.token):
             owner = f"is of run {info.token}" if info.token else "does not name its run"
@@ -37,15 +36,20 @@ def origin(e: Evidence) -> Iterator[Problem]:
             yield of_rank("other_run", info, f": its log {owner}; this run is {e.origin.token}")
         times = _times(info)
         for what, time in times:
-            at = f": {what} at Unix time {time:.0f}; this run was"
-            if begin is not None and time < begin - CLOCK_SKEW_S:
-                yield of_rank("other_run", info, f"{at} launched at {begin:.0f}")
-            if end is not None and time > end + CLOCK_SKEW_S:
-                yield of_rank("other_run", info, f"{at} over at {end:.0f}")
+            if (run := _not_in_run(e, time)) is not None:
+                yield of_rank("other_run", info, f": {what} at Unix time {time:.0f}; {run}")
         for (what, time), (then, later) in pairwise(times):
             if later < time - _CLOCK_SET_S:
                 words = f": {then} {time - later:.4g} s before {what}, by the time stamps of its log"
                 yield of_rank("other_run", info, words)
+
+
+def _not_in_run(e: Evidence, time: float) -> str | None:
+    """When the run began or ended, in words, for a Unix time before or after it; None for one within it."""
+    begin, end = e.origin.launched, e.origin.ended
+    if begin is not None and time < begin - CLOCK_SKEW_S:
+        return f"this run was launched at {begin:.0f}"
+    return f"this run was over at {end:.0f}" if end is not None and time > end + CLOCK_SKEW_S else None
 
 
 def _times(info: RankInfo) -> list[tuple[str, float]]:
@@ -59,7 +63,7 @@ def _times(info: RankInfo) -> list[tuple[str, float]]:
     return [(what, time) for what, time in times if time is not None]
 
 
-def together(e: Evidence) -> Iterator[Problem]:
+def check_together(e: Evidence) -> Iterator[Problem]:
     """Refuse ranks of one host with ends far apart, as ranks of one model wait for each other in every step."""
     if e.expected is None or not e.expected.one_model:
         return
@@ -80,7 +84,7 @@ def together(e: Evidence) -> Iterator[Problem]:
             )
 
 
-def different(e: Evidence) -> Iterator[Problem]:
+def check_different(e: Evidence) -> Iterator[Problem]:
     """Refuse two ranks that are the same process or GPU, or share a log."""
     ranks = e.series.ranks
     yield from _shared(ranks, "process", lambda info: (info.host, info.pid_namespace, info.pid))
@@ -127,7 +131,7 @@ def _shared(ranks: Sequence[RankInfo], what: str, of: Callable[[RankInfo], Hasha
             yield problem("same_rank", f"ranks {names} have the same {what}: they are one rank, or its log was copied")
 
 
-def stranger(e: Evidence) -> Iterator[Problem]:
+def check_run_of_log(e: Evidence) -> Iterator[Problem]:
     """Refuse a command's log with labels of another run, of several runs or launches, or of another time."""
     #: problem other_run: a log without the label of this run
     tokens = sorted({label.token for label in e.series.labels})
@@ -140,16 +144,12 @@ def stranger(e: Evidence) -> Iterator[Problem]:
     if len(launches) > 1:
         times = listed([f"{launched:.3f}" for launched in launches])
         yield problem("other_run", f"its log is of {len(launches)} launches, at Unix times {times}")
-    begin, end = e.origin.launched, e.origin.ended
     for launched in launches:
-        at = f"its log says that it was launched at Unix time {launched:.0f}; this run was"
-        if begin is not None and launched < begin - CLOCK_SKEW_S:
-            yield problem("other_run", f"{at} launched at {begin:.0f}")
-        if end is not None and launched > end + CLOCK_SKEW_S:
-            yield problem("other_run", f"{at} over at {end:.0f}")
+        if (run := _not_in_run(e, launched)) is not None:
+            yield problem("other_run", f"its log says that it was launched at Unix time {launched:.0f}; {run}")
 
 
-def labelled(e: Evidence) -> Iterator[Problem]:
+def check_labels(e: Evidence) -> Iterator[Problem]:
     """Require the labels of exactly the nodes that print one, if the run was launched by us."""
     labels = e.series.labels
     if not labels:
@@ -178,12 +178,12 @@ _QUARTER_S, _WESTMOST_S, _EASTMOST_S = 900.0, -12 * 3600.0, 14 * 3600.0
 _SLACK_S = 60.0
 
 
-def dated(e: Evidence) -> Iterator[Problem]:
+def check_dates(e: Evidence) -> Iterator[Problem]:
     """Refuse a log whose times are outside of the run in every time zone, and event files from another time."""
     begin, end = e.origin.launched, e.origin.ended
     if e.series.written is not None:  # Unix times
         first, last = e.series.written
-        if (begin is not None and first < begin - CLOCK_SKEW_S) or (end is not None and last > end + CLOCK_SKEW_S):
+        if _not_in_run(e, first) or _not_in_run(e, last):
             run = " to ".join("(nobody knows)" if at is None else _utc(at) for at in (begin, end))
             #: problem other_run: times outside of the run (± 5 minutes), or not in order
             yield problem(

@@ -12,7 +12,7 @@ from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1"})
 
 
-def ranks(e: Evidence) -> Iterator[Problem]:
+def check_ranks(e: Evidence) -> Iterator[Problem]:
     """Require the start and the end of every rank."""
     world = e.topology.world_size
     here = {info.rank for info in e.series.ranks}
@@ -31,7 +31,7 @@ def ranks(e: Evidence) -> Iterator[Problem]:
         yield problem("no_evidence_of_completion", message)
 
 
-def hosts(e: Evidence) -> Iterator[Problem]:
+def check_hosts(e: Evidence) -> Iterator[Problem]:
     """Require exactly the nodes that were allocated to the run, with all local ranks on each."""
     places = {info.rank: _place(info, e.hosts) for info in e.series.ranks}
     seen = sorted(set(places.values()))
@@ -49,7 +49,7 @@ def hosts(e: Evidence) -> Iterator[Problem]:
             yield problem("wrong_ranks", f"{host} has the local ranks {listed(local)}; {asked}")
 
 
-def nodes_in_log(e: Evidence) -> Iterator[Problem]:
+def check_nodes_in_log(e: Evidence) -> Iterator[Problem]:
     """Compare the hosts that a framework's own launcher names with those that the run was given."""
     if not e.series.nodes:
         return
@@ -84,7 +84,7 @@ def same_host(one: str, other: str) -> bool:
     return one.partition(".")[0] == other.partition(".")[0]
 
 
-def hardware(e: Evidence) -> Iterator[Problem]:
+def check_hardware(e: Evidence) -> Iterator[Problem]:
     """Require one kind of device, the one in the system file."""
     devices = {info.device for info in e.series.ranks} | ({e.device} if e.device is not None else set())
     if len(devices) > 1:
@@ -96,7 +96,7 @@ def hardware(e: Evidence) -> Iterator[Problem]:
         yield problem("wrong_hardware", message)
 
 
-def world_size(e: Evidence) -> Iterator[Problem]:
+def check_world_size(e: Evidence) -> Iterator[Problem]:
     """Compare the number of ranks in a log with that of the run."""
     if e.series.world_size not in (None, e.topology.world_size):
         due = f"the run should have {e.topology.world_size} ({e.topology})"

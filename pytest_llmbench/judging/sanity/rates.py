@@ -25,7 +25,7 @@ def clock_share(gpu: GpuTelemetry, device: str) -> float | None:
     return gpu.sm_clock_mhz / known[-1] if known and gpu.sm_clock_mhz is not None else None
 
 
-def products(e: Evidence) -> Iterator[Problem]:
+def check_products(e: Evidence) -> Iterator[Problem]:
     """Refuse a measured rate of matrix products above the peak of the GPU."""
     _, peak = e.peak_tflops or (None, None)
     for info in e.series.ranks if peak is not None else ():
@@ -38,7 +38,7 @@ def products(e: Evidence) -> Iterator[Problem]:
             )
 
 
-def logged(e: Evidence) -> Iterator[Problem]:
+def check_logged_rates(e: Evidence) -> Iterator[Problem]:
     """Refuse a framework's own TFLOP/s per GPU above the peak of the GPU."""
     _, peak = e.peak_tflops or (None, None)
     for step in e.series.steps if peak is not None else ():

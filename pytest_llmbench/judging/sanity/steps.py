@@ -18,7 +18,7 @@ _WALL_CLOCK_SLACK_S = 5.0
 _CLOCKS_APART_S = 5.0
 
 
-def unreadable(e: Evidence) -> Iterator[Problem]:
+def check_readable(e: Evidence) -> Iterator[Problem]:
     """Refuse a log with any unreadable line."""
     if e.series.unreadable:
         first, count = e.series.unreadable[0], max(e.series.unread, len(e.series.unreadable))
@@ -27,11 +27,11 @@ def unreadable(e: Evidence) -> Iterator[Problem]:
         yield problem("unreadable_log", f"{count} {lines} could not be read, first {first}", first.partition(":")[0])
 
 
-def lines(e: Evidence) -> Iterator[Problem]:
+def check_lines(e: Evidence) -> Iterator[Problem]:
     """Refuse a framework's log with too many unreadable lines, or with missing lines that these leave unexplained."""
     numbers = [step.step for step in e.series.steps]
     if e.series.unread > _MOST_UNREAD * len(numbers):
-        yield from unreadable(e)
+        yield from check_readable(e)
     #: problem steps_missing: lines of a framework's log that are due and lacking
     if not numbers:
         if not e.series.totals:
@@ -77,7 +77,7 @@ def _interval(e: Evidence, numbers: list[int]) -> int | None:
     return math.gcd(*regular, *reported) if regular and known else None
 
 
-def completed(e: Evidence) -> Iterator[Problem]:
+def check_completed(e: Evidence) -> Iterator[Problem]:
     """Require proof that the run did all its work, or that it reached the time limit by which it was to end."""
     if e.series.completed is not None:
         return
@@ -96,7 +96,7 @@ def completed(e: Evidence) -> Iterator[Problem]:
     )
 
 
-def ended_whole(e: Evidence) -> Iterator[Problem]:
+def check_end(e: Evidence) -> Iterator[Problem]:
     """Compare the number of steps that each rank reports at its end with the steps in its log."""
     for info in e.series.ranks:
         logged = info.steps.count if info.steps else 0
@@ -105,20 +105,20 @@ def ended_whole(e: Evidence) -> Iterator[Problem]:
             yield of_rank("steps_missing", info, words)
 
 
-def long_enough(e: Evidence) -> Iterator[Problem]:
+def check_length(e: Evidence) -> Iterator[Problem]:
     """Refuse a run with fewer steps than the recipe by its own report."""
     if e.series.short is not None:  #: problem steps_missing: fewer steps than the recipe has
         yield problem("steps_missing", e.series.short)
 
 
-def one_run(e: Evidence) -> Iterator[Problem]:
+def check_one_run(e: Evidence) -> Iterator[Problem]:
     """Refuse a log that holds more than one run."""
     if e.series.restarted is not None:
         #: problem restarted: a log or a folder has two runs in it: steps begin again, or there are too many step logs
         yield problem("restarted", e.series.restarted, e.series.restarted.partition(":")[0])
 
 
-def steps(e: Evidence) -> Iterator[Problem]:
+def check_steps(e: Evidence) -> Iterator[Problem]:
     """Require every step from every rank."""
     numbers = [step.step for step in e.series.steps if step.ranks == e.topology.world_size]
     if numbers != list(range(1, e.steps_due + 1)):  #: problem steps_missing: a step that not every rank logged
@@ -128,7 +128,7 @@ def steps(e: Evidence) -> Iterator[Problem]:
         )
 
 
-def ended_when_asked(e: Evidence) -> Iterator[Problem]:
+def check_early_end(e: Evidence) -> Iterator[Problem]:
     """Require an early end of all ranks if the session asked for it, and of none otherwise."""
     asked = e.early is not None and e.early.ended_early
     for info in e.series.ranks:
@@ -140,7 +140,7 @@ def ended_when_asked(e: Evidence) -> Iterator[Problem]:
             yield of_rank("steps_missing", info, f" ended by itself after step {info.end_steps} of {e.recipe.steps}")
 
 
-def work(e: Evidence) -> Iterator[Problem]:
+def check_work(e: Evidence) -> Iterator[Problem]:
     """Compare the tokens and sequences of each step with the recipe."""
     # A framework's log rounds large counts to six digits; our step logs are exact.
     slack = 1e-4 if e.kind == "command" else 0.0
@@ -155,7 +155,7 @@ def work(e: Evidence) -> Iterator[Problem]:
             )
 
 
-def clock(e: Evidence) -> Iterator[Problem]:
+def check_clock(e: Evidence) -> Iterator[Problem]:
     """Compare the steps' durations with the observer's clock."""
     seconds = seconds_of(e.series.steps)
     if e.wall_s is not None and seconds > e.wall_s + _WALL_CLOCK_SLACK_S:
@@ -169,7 +169,7 @@ def clock(e: Evidence) -> Iterator[Problem]:
             yield problem("implausible", f"step {step.step} took {step.seconds:g} s")
 
 
-def stamps(e: Evidence) -> Iterator[Problem]:
+def check_stamps(e: Evidence) -> Iterator[Problem]:
     """Compare each rank's durations with its time stamps, and both with its host's clock and counters."""
     for info in e.series.ranks:
         own = info.steps
@@ -178,7 +178,7 @@ def stamps(e: Evidence) -> Iterator[Problem]:
                 yield of_rank("implausible", info, f": {fault}; in an unchanged log they agree")
 
 
-def doubts(e: Evidence) -> Iterator[Problem]:
+def check_doubts(e: Evidence) -> Iterator[Problem]:
     """Report the contradictions that the engine found in its log."""
     for doubt in e.doubts:
         yield problem("implausible", doubt)  #: problem implausible: a log that contradicts itself

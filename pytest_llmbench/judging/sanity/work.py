@@ -21,7 +21,7 @@ _ROUNDED_COUNT = 5e-3
 _BYTES = 2
 
 
-def claims(e: Evidence) -> Iterator[Problem]:
+def check_claims(e: Evidence) -> Iterator[Problem]:
     """Refuse every claim of a log (layers, batch, layout, precision, ...) that differs from the recipe."""
     for claim in e.series.claims:
         expected = due(claim.name, e)
@@ -89,7 +89,7 @@ OF_RECIPES: Mapping[ClaimName, Callable[[Evidence], int | float | str]] = {
 }
 
 
-def counted(e: Evidence) -> Iterator[Problem]:
+def check_counts(e: Evidence) -> Iterator[Problem]:
     """Require the counts of every rank, and compare those of each copy of the model with the recipe."""
     if e.expected is None or e.expected.parameters is None:
         return

@@ -93,7 +93,7 @@ def path_of(curve: CurveLine) -> str:
 def _round_numbers(low: float, high: float) -> Iterator[float]:
     """Yield at most six round numbers between two ends."""
     rough = (high - low) / _MOST_TICKS
-    if not rough > 0.0:
+    if not 0.0 < rough < math.inf:
         return
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if power * factor >= rough * 0.999)

@@ -1,13 +1,10 @@
 """Figures of runs and checks, each with its numbers in a sentence; the template `figures.html.j2` draws them."""
 
-import json
 import math
 import statistics as stats
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -265,34 +262,12 @@ def _s(seconds: float) -> str:
     return f"{for_people(seconds)} s"
 
 
-def rank_figures(run: RunRecord, logs: Iterable[Path]) -> Iterator[Figure]:
-    """Yield the figures by rank for which the run's record, and the step logs of its ranks, have data."""
+def rank_figures(run: RunRecord) -> Iterator[Figure]:
+    """Yield the figures by rank for which the run's record has data."""
     if run.times is not None and any(rank.phases for rank in run.times.ranks):
         yield _phases(run.times)
     if watched := [gpu for gpu in run.telemetry if gpu.samples]:
         yield from _telemetry(watched)
-    ranks = {path.stem: own for path in logs if (own := _own_times(path))}
-    if len(ranks) > 1:
-        yield _over_steps(ranks)
-
-
-def _over_steps(ranks: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Ranks by steps, without the time that a rank waited: a rank that waits takes as long as the slowest one."""
-    means = {name: stats.fmean(own.values()) for name, own in ranks.items()}
-    shown = _most_different(means)
-    steps = sorted({step for name in shown for step in ranks[name]})
-    width = -(-len(steps) // _MOST_COLUMNS)
-    parts = [steps[at : at + width] for at in range(0, len(steps), width)]
-    z = []
-    for name in shown:
-        cells = ([ranks[name][step] for step in part if step in ranks[name]] for part in parts)
-        z.append([stats.fmean(cell) if cell else None for cell in cells])
-    slow, fast = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-    caption = (
-        f"{counted(len(ranks), 'rank')} over {counted(len(steps), 'step')}: own time of a step, without waiting for "
-        f"others. Longest on average {slow} with {_s(means[slow])}, shortest {fast} with {_s(means[fast])}"
-    )
-    return _by_rank("Ranks over time", caption, shown, len(ranks), [f"{part[0]}" for part in parts], z, "step")
 
 
 def _phases(times: RunTimes) -> Figure:
@@ -305,19 +280,11 @@ def _phases(times: RunTimes) -> Figure:
         f"Mean of {counted(len(ranks), 'rank')} over {counted(times.steps, 'typical step')}: "
         f"{', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}"
     )
-    z = [[ranks[name].get(phase) for phase in phases] for name in shown]
-    return _by_rank("Time of a step by rank and phase", caption, shown, len(ranks), phases, z, "")
-
-
-def _by_rank(
-    title: str, caption: str, shown: Sequence[str], ranks: int, x: Sequence[str], z: Sequence[Sequence[float | None]],
-    x_title: str,
-) -> Figure:  # fmt: skip
-    omitted = f"; drawn are the {len(shown)} that differ most of {ranks}" if len(shown) < ranks else ""
-    return Figure(
-        title=title, caption=f"{caption}{omitted}.", heat=HeatMap(x=x, y=shown, z=z, unit="s"), x_title=x_title,
-        height=max(64, 14 * len(shown)), wide=bool(x_title),
-    )  # fmt: skip
+    if len(shown) < len(ranks):
+        caption += f"; drawn are the {len(shown)} that differ most of {len(ranks)}"
+    heat = HeatMap(x=phases, y=shown, z=[[ranks[name].get(phase) for phase in phases] for name in shown], unit="s")
+    title = "Time of a step by rank and phase"
+    return Figure(title=title, caption=f"{caption}.", heat=heat, height=max(64, 14 * len(shown)))
 
 
 def _telemetry(gpus: Sequence[GpuTelemetry]) -> Iterator[Figure]:
@@ -339,24 +306,6 @@ def _telemetry(gpus: Sequence[GpuTelemetry]) -> Iterator[Figure]:
             curves=[CurveLine(name=name, x=ranks, y=values, dots=True)] if known else [],
             x_title="rank", y_title=unit, top=1.15 * max(known, default=1.0), height=150,
         )  # fmt: skip
-
-
-def _own_times(path: Path) -> dict[int, float]:
-    """The seconds of each step without a rank's wait for others; unreadable lines are left out."""
-    own = {}
-    with path.open("rb") as file:
-        for line_of_log in file:
-            if b'"event":"step"' not in line_of_log:
-                continue
-            try:
-                event: Mapping[str, Any] = json.loads(line_of_log)
-                phases = (event.get("spent") or {}).get("phases") or {}
-                # The host's wait for its own GPU is part of `sync`: with a GPU, the whole step counts.
-                wait = 0.0 if "device" in phases else float(phases.get("sync", 0.0))
-                own[int(event["step"])] = max(float(event["seconds"]) - wait, 0.0)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
-    return own
 
 
 def _most_different(values: Mapping[str, float]) -> list[str]:

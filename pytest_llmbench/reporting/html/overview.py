@@ -15,7 +15,7 @@ from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, kind_of, wors
 _MOST_NODES = 128
 # With fewer nodes, a column is a run.
 _FEW_NODES = 5
-_HIGHEST = 1.3  # share of a bound; what is faster is drawn there
+_HIGHEST = 1.3  # share of a bound; a higher one is drawn here
 _STYLES = {"pass": "good", "fail": "bad", "error": "bad"}
 _MOST_MARKED, _MOST_NAMED = 8, 26
 TOGETHER, RUNS = "all together", "runs"

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -147,7 +148,7 @@ def interval(low: float, high: float, unit: str) -> str:
 
 
 def _shares(texts: Mapping[str, str]) -> list[float]:
-    """The measured number and the ends of its interval, as shares of the bound that it is closest to miss."""
+    """The measured number and the ends of its interval, as shares of the bound that it is closest to missing."""
     found = []
     try:
         numbers = [
@@ -189,7 +190,8 @@ def _row(properties: Mapping[str, Any]) -> VerdictRow:
         statistic, _, measured = first.partition(" ")
     between, shares = "", _shares(texts)
     if texts.keys() >= {"low", "high"}:
-        between = interval(float(texts["low"]), float(texts["high"]), unit)
+        with suppress(ValueError):  # a damaged file of verdicts
+            between = interval(float(texts["low"]), float(texts["high"]), unit)
     same = ("test", "hosts", "reference", "cause", "energy")
     return VerdictRow(
         **{"test": "", **{name: texts[name] for name in same if name in texts}},

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from pytest_llmbench.core.files import open_regular
 from pytest_llmbench.core.quantity import counted, for_people, listed, utc
 from pytest_llmbench.core.record.health import HealthRecord, Reading
 from pytest_llmbench.core.record.records import RunRecord
@@ -29,7 +30,6 @@ from pytest_llmbench.workloads.node.secret_filter import secret_values
 # Limits for all runs of a session together, so that a browser shows a page of 2,000 runs.
 _ALL_POINTS, _LEAST_POINTS, _MOST_POINTS = 48_000, 24, 600
 _ALL_TEXT, _MOST_TEXT = 3_000_000, 6_000
-_ALL_STEP_LOGS, _MOST_STEP_LOGS = 6_000_000, 2_000_000
 # Beyond this number of runs, only the worst third of it has figures by rank and all numbers.
 _MOST_WHOLE = 300
 _LEAST_TEXT = 1_000
@@ -71,7 +71,7 @@ class ShownTexts:
     def excerpt(self, folder: Path, path: Path, most: int, *, end: bool = False) -> Excerpt:
         """The first bytes of a text file of a run's folder, or the last ones, in whole lines."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - most) if end else 0)
                 text = file.read(most).decode("utf-8", errors="replace")
@@ -137,7 +137,7 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
     kinds = {name: worst(rows.get(("run", name), ())) for name in folders}
     scripts = {name: scripts_of(folder) for name, folder in folders.items()}
     texts = ShownTexts(chain.from_iterable(scripts.values()))
-    step_log_bytes, count = _ALL_STEP_LOGS, max(1, len(folders))
+    count = max(1, len(folders))
     points, room = min(_MOST_POINTS, max(_LEAST_POINTS, _ALL_POINTS // count)), min(_MOST_TEXT, _ALL_TEXT // count)
     for place, name in enumerate(sorted(folders, key=lambda name: ORDER[kinds[name]])):
         folder, record = folders[name], session.runs.get(name)
@@ -153,12 +153,8 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
             yield replace(section, broken=session.broken["run", name])
             continue
         brief = len(session.runs) > _MOST_WHOLE and (passes or place >= _MOST_WHOLE // 3)
-        step_logs = [] if brief else sorted((folder / layout.STEPS).glob("*.jsonl"))
-        if (size := sum(path.stat().st_size for path in step_logs)) > min(step_log_bytes, _MOST_STEP_LOGS):
-            size, step_logs = 0, []
-        step_log_bytes -= size  # the worst runs come first
-        by_rank = () if brief else rank_figures(record, step_logs)
-        # The recipe at the end of the page has it for further runs.
+        by_rank = () if brief else rank_figures(record)
+        # For further runs, the recipe at the end of the page says it.
         work = {"work": "; ".join(record.work.values())} if place < _MOST_ELEMENTS else {}
         yield replace(
             section,

@@ -1,7 +1,7 @@
 """Figures of the speed of a session's recipes over earlier sessions, from the history."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_llmbench.core.errors import ConfigError
@@ -26,28 +26,24 @@ def trend_figures(place: Path | str | None, session: str, runs: Iterable[RunReco
     with contextlib.suppress(ConfigError), open_history(place) as history:
         figures: list[Figure] = []
         for (recipe, statistic, system, nodes), own in latest.items():
+            alike = (system, nodes, own[0].recipe.scale, own[0].metrics[statistic].unit)
             with contextlib.suppress(ConfigError):  # a recipe without a past
                 points = read_series(history, recipe, statistic, last=_MOST_RUNS)
-                past = [point for point in points if (point.system, point.nodes) == (system, nodes)]
-                unit = own[0].metrics[statistic].unit
                 past = [
-                    point
-                    for point in past
-                    if point.unit == unit and point.session != session and point.scale == own[0].recipe.scale
-                ]
-                figures += _figure(recipe, statistic, past, own)
+                    point for point in points
+                    if (point.system, point.nodes, point.scale, point.unit) == alike and point.session != session
+                ]  # fmt: skip
+                figures += [_figure(recipe, statistic, past, own)] if past else []
         return figures[:_MOST_FIGURES]
     return []
 
 
-def _figure(recipe: str, statistic: str, past: list[SeriesPoint], own: list[RunRecord]) -> Iterator[Figure]:
-    if not past:
-        return
+def _figure(recipe: str, statistic: str, past: list[SeriesPoint], own: list[RunRecord]) -> Figure:
     sessions = {name: place for place, name in enumerate(dict.fromkeys(point.session for point in past), 1)}
     now, values = len(sessions) + 1, [run.metrics[statistic].value for run in own]
     known = [*(point.value for point in past), *values]
     unit = own[0].metrics[statistic].unit
-    yield Figure(
+    return Figure(
         title=f"{recipe}: {statistic} over {counted(now, 'session')}",
         caption=f"{counted(len(known), 'run')} of {counted(now, 'session')}, {for_people(min(known))} to "
         f"{for_people(max(known))} {unit}; this session {', '.join(map(for_people, values[:8]))} {unit}.",

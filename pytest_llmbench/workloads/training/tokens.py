@@ -32,19 +32,6 @@ def batch(tokens: Tokens, first: int, count: int, device: torch.device) -> tuple
     return rows[:, :-1], rows[:, 1:]
 
 
-def sequences_of_copy(recipe: Recipe, copies: int) -> int:
-    """Sequences per step of each copy of the model.
-
-    Raises ConfigError if the batch is indivisible by micro batches on this many copies.
-    """
-    if recipe.samples_per_step % (copies * recipe.micro_batch_size):
-        raise ConfigError(
-            f"a global batch of {recipe.samples_per_step} does not divide into micro batches of "
-            f"{recipe.micro_batch_size} on {copies} copies of the model"
-        )
-    return recipe.samples_per_step // copies
-
-
 def stable_seed(*parts: int) -> int:
     """Mix integers into a seed of 63 bits, the same on every machine and for every version of Python."""
     digest = hashlib.blake2b(":".join(map(str, parts)).encode("ascii"), digest_size=8).digest()

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from llmbench_unigram.defaults import INITIAL_STD
 from llmbench_unigram.options import Options
-from pytest_llmbench.core.recipe.expected import Expected
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks
+from pytest_llmbench.core.record.claims import Asks, Expected
 from pytest_llmbench.engines.in_process import InProcess
 from pytest_llmbench.engines.overrides import batch_problem
 from pytest_llmbench.judging.language_losses import expected_of

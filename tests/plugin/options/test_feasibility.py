@@ -142,9 +142,7 @@ def test_workers_warn_once(user: UserFolder, toy: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("steps", "scale", "short"), [(8, "full", True), (21, "full", True), (22, "full", False), (8, "smoke", False)]
 )
-def test_a_plan_names_runs_that_are_too_short_to_decide(
-    user: UserFolder, toy: tuple[str, ...], steps: int, scale: str, short: bool
-) -> None:
+def test_a_plan_names_short_runs(user: UserFolder, toy: tuple[str, ...], steps: int, scale: str, short: bool) -> None:
     user.recipe(steps=steps, references=asks(1))
     result = user.run(*toy, "--plan", "--scale", scale)
     told = (

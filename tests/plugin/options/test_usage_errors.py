@@ -223,13 +223,6 @@ def test_a_marker_that_cannot_be_meant_is_a_collection_error(user: UserFolder, a
     assert user.session is None
 
 
-def test_a_repeat_does_not_take_the_name_of_another_recipe(user: UserFolder) -> None:
-    user.recipe()
-    user.recipe("tiny-repeat2")
-    text = refused(user, "--cluster", "local", "--llmbench-repeat", "2")
-    assert "a repeat of tiny could have the name of recipe tiny-repeat2: rename that recipe" in text
-
-
 @pytest.mark.parametrize("name", ["ini_scale", "unknown_recipe"])
 def test_workers_report_a_collection_error_once(user: UserFolder, name: str) -> None:
     """Under xdist the workers find the mistake, and the session ends with it: no hang, no internal error."""

@@ -1,13 +1,11 @@
 """Logs of a batch that ran elsewhere: the source's own file, to the byte, and our verdicts beside it."""
 
-import csv
-import io
 import shutil
 
 import pytest
 
 from tests.conftest import Result, UserFolder
-from tests.support.samples import readable, sample
+from tests.support.samples import sample
 
 # The end of a log of the fork. An execution time goes with every throughput; these are rounded alike.
 END = "Execution time: {seconds:.4f} seconds for 100 steps\n{first}: Throughput: {rate:.4f} samples/sec\n"
@@ -32,29 +30,6 @@ def test_the_published_log_gives_the_published_file(user: UserFolder) -> None:
     assert metrics["samples_per_s"]["value"] == pytest.approx(943.4550, rel=0.03)
     assert not {"mfu", "tflops_per_gpu", "matmul_fraction"} & set(metrics)
     assert "chat_350m_bs24_zero0: ml-512-node-001,943.455,Success | PASS" in result.text
-
-
-@pytest.mark.parametrize(("nodes", "model", "recipe", "batch"), readable(
-    [(1, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24), (2, "opt-350m_bs24_zero0", "chat_350m_bs24_zero0", 24),
-     (1, "opt-13b_bs16_zero0", "chat_13b_bs16_zero0", 16)],
-    lambda case: f"lambda/allnodes_{case[0]}xN_{case[1]}.csv",
-))  # fmt: skip
-def test_a_published_batch_is_reproduced(user: UserFolder, nodes: int, model: str, recipe: str, batch: int) -> None:
-    """Logs that say what the rows of a published file say give that file, and a PASS for each Success."""
-    published = sample(f"lambda/allnodes_{nodes}xN_{model}.csv").read_bytes()
-    rows = list(csv.reader(io.StringIO(published.decode())))[1:]
-    logs = user.path / "logs" / recipe
-    logs.mkdir(parents=True)
-    for number, (names, rate, _) in enumerate(rows, start=1):
-        hosts = names.split(", ")
-        head = "".join(f"{host} slots=8\n" for host in hosts)
-        end = END.format(seconds=batch * 8 * nodes * 100 / float(rate), first=hosts[0], rate=float(rate))
-        (logs / f"{model}_1_{nodes}xN_batch{number:04}.log").write_text(f"{head}\n{end}")
-    result = replay(user, "--nodes", str(nodes), "-k", "lambda")
-    assert result.returncode == 0, result.text
-    assert (result.session / "batches" / f"{recipe}.csv").read_bytes() == published
-    assert {case.properties["verdict"] for case in result.cases.values()} == {"PASS"}
-    assert len(result.cases) == len(rows) * (1 if nodes == 1 else 2)  # one by the bound per node, one by the table
 
 
 def test_a_run_that_timed_out_fails_there_and_is_an_error_here(user: UserFolder) -> None:

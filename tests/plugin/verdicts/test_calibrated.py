@@ -12,8 +12,6 @@ from tests.conftest import Result, UserFolder
 from tests.plugin.conftest import ONE_H200, RECORDED
 from tests.support.recorded import measured_anew
 
-DESK = "name: desk\ncluster: local\ngpus_per_node: 0\ncpu_ranks_per_node: 1\n"
-
 
 def siblings(plain: dict[str, Any], folder: Path, faster: float) -> Path:
     """Records of five runs like that one, so many times as fast, that differ by about 0.2 %."""
@@ -60,19 +58,3 @@ def test_a_real_run_is_judged_by_runs_like_it(
     assert result.case.properties["verdict"] == verdict, result.text
     assert result.case.properties["claim"] == "run"
     assert result.case.properties["speed_judged"] == "throughput"
-
-
-@pytest.mark.parametrize(("faster", "distribution", "verdict"), [(0.05, "-n0", "PASS"), (20.0, "-n2", "FAIL")])
-def test_a_training_by_earlier_runs(
-    user: UserFolder, tmp_path: Path, faster: float, distribution: str, verdict: str
-) -> None:
-    user.recipe(steps=40, options={"step_s": 0.005})
-    (user.path / "desk.yaml").write_text(DESK)
-    first = user.run("--system", "desk.yaml", "-k", "learns", "--llmbench-require-verdict", "no", code=0)
-    plain = first.record()
-    for step in plain["steps"]:
-        step["seconds"] = 0.01  # the same on a busy machine
-    calibrated(siblings(plain, tmp_path, faster), user.path / "desk.yaml", DESK)
-    result = judge(user, "--system", "desk.yaml", distribution)
-    assert result.case.properties["verdict"] == verdict, result.text
-    assert "prediction limit of 5 runs" in result.text or verdict == "PASS"

@@ -58,9 +58,7 @@ def unjudged(result: Result, user: UserFolder, why: str) -> dict[str, Case]:
 @pytest.mark.parametrize(("distribution", "number"), [
     ("-n0", signal.SIGTERM), ("-n2", signal.SIGTERM), ("-n0", signal.SIGHUP), ("-n2", signal.SIGINT),
 ])  # fmt: skip
-def test_a_signal_in_a_run(
-    declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals
-) -> None:
+def test_signals_in_a_run(declaring: UserFolder, watch: type[Watch], distribution: str, number: signal.Signals) -> None:
     """A CI system, a lost connection and a person all end it in order, and nothing declared is missing."""
     process = declaring.start("--cluster", "local", distribution, "--junitxml=mine.xml", *OURS)
     declaring.wait_for(lambda session: watch.steps(session, "first") > 2)

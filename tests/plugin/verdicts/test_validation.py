@@ -83,9 +83,7 @@ def test_the_gate_can_be_left_open(user: UserFolder) -> None:
         "unknown statistic 'speed'",
     ),
 ])  # fmt: skip
-def test_a_system_file_that_names_nothing_real_is_refused(
-    user: UserFolder, validation: dict[str, object], said: str
-) -> None:
+def test_a_system_file_that_misnames_is_refused(user: UserFolder, validation: dict[str, object], said: str) -> None:
     user.test(CHECKS)
     result = user.run_here(*system(user, **validation))
     assert result.returncode != 0

@@ -113,7 +113,7 @@ def of_opt(recipe: Recipe, device: torch.device) -> Weights:
 
     whole = recipe.model_copy(update={"parallelism": Parallelism(), "precision": "fp32"})
     options = validate(DeepSpeedOptions, recipe.options, "options")
-    setup = Setup(recipe=whole, options=options, device=device, rank=0, rank_batch=recipe.micro_batch_size, seed=_SEED)
+    setup = Setup(recipe=whole, options=options, device=device, rank=0, rank_batch=recipe.micro_batch_size)
     theirs: Weights = dict(build(setup).named_parameters())
     weights = {
         "tokens.weight": theirs["model.decoder.embed_tokens.weight"],

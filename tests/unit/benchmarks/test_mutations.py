@@ -94,9 +94,7 @@ def test_damaged_logs_say_the_same_however_failures_are_searched_for(reader: str
         assert said[0] == said[1]
 
 
-def test_a_reader_without_a_log_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_log_no_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """All logs of some readers are public ones, which are not part of the project."""
     monkeypatch.setattr(samples, "SAMPLES", tmp_path)
     assert main(["--per-reader", "2", "--readers", "eval_batch", "torchtitan"]) == 0

@@ -257,16 +257,13 @@ def test_one_gpu_of_each_node_over_its_own_nic() -> None:
     assert bound.fail == pytest.approx(0.7 * 0.95 * 0.95 * 50)
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, 52.9),  # 5.0 × 16
-        ({"pcie_gen": 4}, 26.5),  # the slot
-        ({"pcie_gen": 4, "cpu_pcie_gen": 3}, 13.2),  # a faster switch, as on p4d
-        ({"pcie_gen": 1, "own_pcie_gen": 5}, None),  # the emulated port of a virtual machine
-        ({"pcie_gen": 1, "pcie_width": 1, "c2c": True}, 360.0),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, 52.9),  # 5.0 × 16
+    ({"pcie_gen": 4}, 26.5),  # the slot
+    ({"pcie_gen": 4, "cpu_pcie_gen": 3}, 13.2),  # a faster switch, as on p4d
+    ({"pcie_gen": 1, "own_pcie_gen": 5}, None),  # the emulated port of a virtual machine
+    ({"pcie_gen": 1, "pcie_width": 1, "c2c": True}, 360.0),
+])  # fmt: skip
 def test_copies_between_host_and_gpu(changes: dict[str, Any], expected: float | None) -> None:
     cpu = changes.get("cpu_pcie_gen")
     each = {name: value for name, value in changes.items() if name != "cpu_pcie_gen"}

@@ -69,9 +69,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_bad_node_is_found_no_good_one_and_one_that_cannot_be_judged_is_not_fit(
-    reports: dict[str, Report], name: str
-) -> None:
+def test_bad_nodes_are_found_good_ones_not_and_one_unjudged_is_unfit(reports: dict[str, Report], name: str) -> None:
     """The evidence is plain and small."""
     report = reports[name]
     assert found_on(report, "bad") == FOUND[name]
@@ -168,10 +166,8 @@ def test_the_inventory_is_held_against_the_promise(tmp_path: Path) -> None:
     }  # fmt: skip
     report = get_check("gpu_inventory").run(nodes_of(tmp_path, nodes), CheckSettings())
     assert found_on(report, "other") == {
-        "gpu_model": "CONFIGURE",
-        "gpu_memory": "ISOLATE",
-        "unlike_others": "CONFIGURE",
-    }
+        "gpu_model": "CONFIGURE", "gpu_memory": "ISOLATE", "unlike_others": "CONFIGURE",
+    }  # fmt: skip
     assert found_on(report, "few") == {"gpus_missing": "ISOLATE"}
     assert found_on(report, "lost") == {"gpu_lost": "REBOOT"}
     assert found_on(report, "old") == {"unlike_others": "CONFIGURE"}

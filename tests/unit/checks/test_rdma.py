@@ -349,27 +349,21 @@ def test_a_node_without_the_rate_that_a_reference_asks_for_is_unjudged(tmp_path:
     assert report.unjudged == dict.fromkeys(HOSTS, "reference bound asks for port_write_bw, which was not measured")
 
 
-@pytest.mark.parametrize(
-    "machine",
-    [
-        node("H100", 2, nics=2),  # it is not installed
-        node("H100", 2, write_bw=True),
-        node("H100", 1, ports=(port(0, 200, link_layer="Unspecified"),), write_bw=True),  # EFA
-    ],
-)
+@pytest.mark.parametrize("machine", [
+    node("H100", 2, nics=2),  # it is not installed
+    node("H100", 2, write_bw=True),
+    node("H100", 1, ports=(port(0, 200, link_layer="Unspecified"),), write_bw=True),  # EFA
+])  # fmt: skip
 def test_nothing_runs_without_perftest_or_a_port_for_it(tmp_path: Path, machine: Any) -> None:
     assert measure(tmp_path, {}, machine) == Report()
 
 
-@pytest.mark.parametrize(
-    ("row", "rate"),
-    [
-        (" 1048576    139872           0.00               392.41 \t\t   0.046779\n", "392.41"),
-        (" 65536      20000            111.72             111.71             0.213070\n", "111.71"),
-        (" 65536      5000             368.67             368.48 \t\t   0.702829\t\t  0.00\n", "368.48"),  # BW min
-        (" local address: LID 0000 QPN 0x0108 PSN 0x63ad7d\n", None),
-        (" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n", None),
-    ],
-)
+@pytest.mark.parametrize(("row", "rate"), [
+    (" 1048576    139872           0.00               392.41 \t\t   0.046779\n", "392.41"),
+    (" 65536      20000            111.72             111.71             0.213070\n", "111.71"),
+    (" 65536      5000             368.67             368.48 \t\t   0.702829\t\t  0.00\n", "368.48"),  # BW min
+    (" local address: LID 0000 QPN 0x0108 PSN 0x63ad7d\n", None),
+    (" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n", None),
+])  # fmt: skip
 def test_rows_of_its_versions(row: str, rate: str | None) -> None:
     assert (_ROW.findall(row) or [None])[0] == rate

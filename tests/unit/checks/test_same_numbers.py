@@ -97,9 +97,7 @@ def test_a_rank_that_is_always_wrong(ranks: int, rank: int, kind: str) -> None:
     st.integers(1, 16), st.sampled_from([*KINDS, "send", "receive", "own"]), st.integers(0, 15),
     st.frozensets(st.integers(0, TURNS - 1)), st.frozensets(st.integers(1, STEPS)),
 )  # fmt: skip
-def test_no_innocent_rank_is_named(
-    ranks: int, kind: str, rank: int, turns: frozenset[int], steps: frozenset[int]
-) -> None:
+def test_no_good_rank_is_named(ranks: int, kind: str, rank: int, turns: frozenset[int], steps: frozenset[int]) -> None:
     """Whichever numbers are wrong, the wrong rank is named or among the suspects."""
     fault = Fault(rank % ranks, kind, turns, steps)
     found = judged(ranks, fault)

@@ -156,9 +156,7 @@ def test_data_that_differs_between_nodes(tmp_path: Path, digests: str, odd: list
     assert report.notes == ("/d: the first 2000 files were compared, there are more",)
 
 
-def test_a_folder_is_made_though_another_rank_removes_its_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_made_though_a_rank_removes_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times another rank removes the empty parent right before the folder is made in it."""
     own, make = tmp_path / "parent" / "node-00000", os.mkdir
     taken: list[Path] = []

@@ -143,18 +143,14 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 100, 140, 300])
-def test_no_word_is_cut_and_nothing_is_left_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
+def test_nothing_is_left_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     """At 80 columns names were cut in the middle, and `verdict` with them."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown(capsys, monkeypatch, columns))
     assert max(map(len, text.splitlines())) <= columns
     assert {*" ".join(ROW).split()} <= {word.rstrip(",") for word in text.split()}
 
 
-def test_a_terminal_has_colours_and_a_file_has_none(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminals_have_colours_files_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     print_table(TITLES, [ROW])
     assert capsys.readouterr().out.splitlines()[1].split("  ")[0] == ROW[0]
     assert Console(force_terminal=True).color_system is not None

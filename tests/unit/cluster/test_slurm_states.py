@@ -100,14 +100,15 @@ class Commands:
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Commands in front of the real ones, if there are any."""
+    """Commands in front of the real ones, if there are any; no controller answers them, but for scancel."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(Rhythm, "due", lambda _, *, last: True)  # noqa: ARG005 - by its name
     commands = Commands(folder)
-    for name in ("squeue", "sacct", "sinfo", "scontrol", "scancel"):
+    for name in ("squeue", "sacct", "sinfo", "scontrol"):
         commands.answer(name, code=1, stderr=f"{name}: error: Unable to contact slurm controller")
+    commands.answer("scancel")
     return commands
 
 
@@ -153,7 +154,6 @@ STRANGERS = {
 @pytest.mark.parametrize("seen", [False, True], ids=["never seen", "seen before"])
 def test_a_job_without_our_token_is_not_ours(commands: Commands, slurm: Slurm, stranger: str, seen: bool) -> None:
     """Slurm gave the id out again: our job is lost, and the other one is neither used nor cancelled."""
-    commands.answer("scancel")
     if seen:
         commands.answer("squeue", row())
         slurm.confirm(SEVEN)
@@ -177,7 +177,6 @@ def test_a_comment_that_the_site_rewrites_costs_no_job(commands: Commands, slurm
     slurm.refresh()
     (note,) = slurm.notes
     assert "known by its script" in note
-    commands.answer("scancel")
     slurm.cancel(SEVEN)
     assert commands.asked("scancel") == ["7"]
     commands.answer("squeue", **FORGOTTEN)
@@ -207,11 +206,8 @@ def test_a_name_and_a_comment_that_the_site_rewrites_are_told(commands: Commands
 
 @pytest.mark.parametrize("ended", ["REQUEUED", "NODE_FAIL", ""])
 @pytest.mark.parametrize("changed", [{}, {"name": "physics", "script": SCRIPT}], ids=["requeued", "renamed as well"])
-def test_a_job_that_was_requeued_is_over_and_leaves_the_queue(
-    commands: Commands, slurm: Slurm, ended: str, changed: dict[str, str]
-) -> None:
+def test_a_requeued_job_is_over_and_out(commands: Commands, slurm: Slurm, ended: str, changed: dict[str, str]) -> None:
     """A requeued job has a new time of submission. It is still ours, and would start a second time."""
-    commands.answer("scancel")
     commands.answer("squeue", row(script=SCRIPT))
     slurm.confirm(SEVEN)
     commands.answer("sacct", record(ended) if ended else "")
@@ -241,7 +237,6 @@ def test_ours_are_asked_for_and_cancelled_by_one_command(commands: Commands, slu
     others = [slurm.watch(job_id, OURS) for job_id in ("8", "9", "10")]
     rows = (row(), row("8", "PENDING"), row("9", "COMPLETED"), row("10", comment="x"))
     commands.answer("squeue", "".join(rows))
-    commands.answer("scancel")
     slurm.cancel(SEVEN, *others)
     assert commands.asked("scancel") == ["7 8"]
     assert "--jobs=7,8,9,10" in commands.asked("squeue")[0]
@@ -255,19 +250,15 @@ def test_an_id_that_another_run_of_the_session_has_now_is_not_the_first_ones(com
     other = slurm.watch("7", next_run)
     commands.look(slurm, row(name="llmbench-next", state="PENDING", submitted=LATER))
     assert (slurm.status(SEVEN).state, slurm.status(other).state) == (JobState.LOST, JobState.PENDING)
-    commands.answer("scancel")
     slurm.cancel(SEVEN)
     assert commands.asked("scancel") == []
     slurm.cancel(other)
     assert commands.asked("scancel") == ["7"]
 
 
-def test_a_job_that_is_alive_again_is_cancelled(
-    commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_alive_again_is_cancelled(commands: Commands, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller was killed before it had saved the end of a run. Another job of its id is left alone."""
     monkeypatch.setattr(module, "_LEAVING_S", -1.0)
-    commands.answer("scancel")
     slurm.watch("8", OURS)
     commands.look(slurm, row(state="COMPLETED") + row("8"))
     slurm.let_go(SEVEN)
@@ -327,7 +318,6 @@ def test_a_node_that_refuses_a_job_for_its_id_is_named(commands: Commands, slurm
 
 def test_what_cannot_be_seen_is_not_cancelled(commands: Commands, slurm: Slurm) -> None:
     """A cancellation that is left out is an error. A job that Slurm has forgotten needs none."""
-    commands.answer("scancel")
     with pytest.raises(ClusterError, match="it is unknown whether it is still ours"):
         slurm.cancel(SEVEN)
     commands.answer("squeue", **FORGOTTEN)
@@ -647,7 +637,6 @@ def test_a_watchman_leaves_the_jobs_of_a_copy_of_its_session(
     commands.answer("squeue", jobs + in_queue(other, TOKEN, first=8))
     if begins == "gone":
         shutil.rmtree(other)
-    commands.answer("scancel")
     end_in_order(own)
     wanted = ["7"] if begins == "copy" else ["7", "8"]
     wait_until(lambda: len(commands.asked("scancel")) >= len(wanted) and not processes_of(own))
@@ -658,7 +647,6 @@ def test_jobs_alive_again_are_cancelled(commands: Commands, tmp_path: Path, monk
     """The watchman cancels jobs with the session's token a while after the end, and no others."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     commands.answer("squeue", in_queue(tmp_path, f"{TOKEN} by us", "llmbench:t", f"{TOKEN}1", TOKEN))
-    commands.answer("scancel")
     end_in_order(tmp_path)
     wait_until(lambda: len(commands.asked("scancel")) >= 2)
     assert commands.asked("scancel") == ["7", "10"]
@@ -672,7 +660,6 @@ def test_a_watchman_leaves_the_jobs_of_a_resumed_session(
     """The token is the same: a session that was resumed after its end in order has a watchman of its own."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 1.0)
     commands.answer("squeue", in_queue(tmp_path, f"{TOKEN} by us"))
-    commands.answer("scancel")
     (tmp_path / layout.OWNER).write_text("first")
     end_in_order(tmp_path)
     (tmp_path / layout.OWNER).write_text("second")
@@ -687,7 +674,6 @@ def test_a_watchman_does_not_wait_for_ever(commands: Commands, tmp_path: Path, m
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.5)
     commands.answer("squeue", in_queue(tmp_path, f"{TOKEN} by us"))
-    commands.answer("scancel")
     squeue, hung = tmp_path / "bin/squeue", tmp_path / "hung"
     hangs = f"[ -e {hung} ] || {{ echo $$ > {hung}; exec sleep 300; }}\n"
     squeue.write_text(squeue.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{hangs}"))
@@ -697,9 +683,7 @@ def test_a_watchman_does_not_wait_for_ever(commands: Commands, tmp_path: Path, m
     assert not Path(f"/proc/{hung.read_text().strip()}").exists()
 
 
-def test_a_watchman_gives_up_a_hung_command(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watchman_gives_up_hung_commands(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an end in order, it asks twice; then nothing is left of it, nor of what it asked."""
     monkeypatch.setattr(watchman, "AFTER_END_S", 0.05)
     monkeypatch.setattr(watchman, "LAST_ANSWER_S", 0.3)
@@ -758,9 +742,7 @@ def test_a_step_that_fails_while_its_job_goes_on_has_failed_by_itself(step: jobs
     assert (step.status().state, step.status().reason) == (JobState.FAILED, "srun exited with 137")
 
 
-def test_a_step_that_fails_because_its_job_was_forgotten_is_lost(
-    commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forgotten_jobs_step_is_lost(commands: Commands, step: jobs.StepJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps of a job that a restarted controller does not know are ended by Slurm: no rank is to blame."""
     commands.answer("squeue", **FORGOTTEN)
     for _ in range(3):
@@ -790,7 +772,6 @@ def test_a_step_that_fails_while_the_controller_is_away_waits_for_it(
 def waiting(commands: Commands, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldJob:
     """A job that is to hold nodes, and that has waited for longer than it may, once Slurm shows it."""
     monkeypatch.setattr(full_queue, "_MINUTE_S", 0.0)
-    commands.answer("scancel")
     return held_job(slurm, tmp_path, 90)
 
 

@@ -164,7 +164,7 @@ def test_a_folder_with_a_special_file_is_refused(tmp_path: Path, kind: str) -> N
 
 def test_a_group_reads_a_session_but_for_what_jobs_execute(tmp_path: Path) -> None:
     session = tmp_path / "reports" / "s"
-    for name in ("record.json", "run.sh", "1_submitted.pkl", "logs/output.log"):
+    for name in ("record.json", "run.sh", "1_submitted.pkl", "task.json", "command.json", "logs/output.log"):
         write_text(session / "runs" / "tiny" / name, "", mode=0o600)
     outside = tmp_path / "outside"
     outside.touch(mode=0o600)
@@ -176,7 +176,7 @@ def test_a_group_reads_a_session_but_for_what_jobs_execute(tmp_path: Path) -> No
     assert modes == {
         tmp_path.name: "0o700", "outside": "0o600", "link": "0o600", "reports": "0o750", "s": "0o750", "runs": "0o750",
         "tiny": "0o750", "logs": "0o750", "output.log": "0o640", "record.json": "0o640", "run.sh": "0o600",
-        "1_submitted.pkl": "0o600",
+        "1_submitted.pkl": "0o600", "task.json": "0o600", "command.json": "0o600",
     }  # fmt: skip
     assert (session / "runs").stat().st_gid == grp.getgrnam(group).gr_gid
     assert outside.stat().st_gid == os.getgid()
@@ -227,38 +227,36 @@ def bomb(level: str) -> str:
     return "".join(f"a{n}: &a{n} {level.format(', '.join([f'*a{n - 1}'] * 9))}\n" for n in range(1, 9))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: 2\na: 3", "line 3, column 1: key 'a' is given twice"),
-        ("x: [{y: {a: 1, a: 1}}]", "line 1, column 16: key 'a' is given twice"),
-        ("limit: 1:30:00", '1:30:00 without quotes is a number to base 60; write "1:30:00"'),
-        ("x: [1:30.5]", "1:30.5 without quotes is a number to base 60"),
-        ("- a\n- b", "expected a mapping of keys, found list"),
-        ("", "expected a mapping of keys, found NoneType"),
-        ("words", "expected a mapping of keys, found str"),
-        ("b:\na: [1\n", r"cannot be read: line \d, column \d: did not find .* from line 2\)$"),
-        ("a: *nowhere", "cannot be read"),
-        ("a: !!python/name:os.system", "cannot be read"),
-        ("date: 2023-02-30", "cannot be read: day is out of range for month"),
-        ("? [a]\n: b", "unhashable key"),
-        ("a: !!int words", "cannot be read"),
-        ("a: 1\n--- \nb: 2", "expected a single document"),
-        (b"a: caf\xe9", "cannot be read"),
-        (b"a: \x00", "cannot be read"),
-        # The C parser of PyYAML has had a bound of its own since 6.0.4, and reads ahead.
-        ("a: " + "[" * 100_000, "nested deeper than 50|exceeded maximum nesting depth"),
-        ("a: " + "{b: " * 100_000, "nested deeper than 50|exceeded maximum nesting depth"),
-        ("- " * 100_000, "nested deeper than 50"),
-        ("a: &a {b: [*a]}", r"\*a is inside of &a: it has no end"),
-        ("a0: &a0 {b: c}\n" + bomb("{{<<: [{}]}}"), "more than 100000 values, aliases included"),
-        ("a0: &a0 [b]\n" + bomb("[{}]"), "more than 100000 values, aliases included"),
-        ("a0: &a0 [b]\n" + "".join(f"a{each + 1}: &a{each + 1} [*a{each}]\n" for each in range(99)), "deeper than 50"),
-        ("a: " + "x" * (1 << 24), "larger than 16 MiB"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a: 1\nb: 2\na: 3", "line 3, column 1: key 'a' is given twice"),
+    ("x: [{y: {a: 1, a: 1}}]", "line 1, column 16: key 'a' is given twice"),
+    ("limit: 1:30:00", '1:30:00 without quotes is a number to base 60; write "1:30:00"'),
+    ("x: [1:30.5]", "1:30.5 without quotes is a number to base 60"),
+    ("limit: 030", '030 without quotes is a number to base 8; write "030"'),
+    ("- a\n- b", "expected a mapping of keys, found list"),
+    ("", "expected a mapping of keys, found NoneType"),
+    ("words", "expected a mapping of keys, found str"),
+    ("b:\na: [1\n", r"cannot be read: line \d, column \d: did not find .* from line 2\)$"),
+    ("a: *nowhere", "cannot be read"),
+    ("a: !!python/name:os.system", "cannot be read"),
+    ("date: 2023-02-30", "cannot be read: day is out of range for month"),
+    ("? [a]\n: b", "unhashable key"),
+    ("a: !!int words", "cannot be read"),
+    ("a: 1\n--- \nb: 2", "expected a single document"),
+    (b"a: caf\xe9", "cannot be read"),
+    (b"a: \x00", "cannot be read"),
+    # The C parser of PyYAML has had a bound of its own since 6.0.4, and reads ahead.
+    ("a: " + "[" * 100_000, "nested deeper than 50|exceeded maximum nesting depth"),
+    ("a: " + "{b: " * 100_000, "nested deeper than 50|exceeded maximum nesting depth"),
+    ("- " * 100_000, "nested deeper than 50"),
+    ("a: &a {b: [*a]}", r"\*a is inside of &a: it has no end"),
+    ("a0: &a0 {b: c}\n" + bomb("{{<<: [{}]}}"), "more than 100000 values, aliases included"),
+    ("a0: &a0 [b]\n" + bomb("[{}]"), "more than 100000 values, aliases included"),
+    ("a0: &a0 [b]\n" + "".join(f"a{each + 1}: &a{each + 1} [*a{each}]\n" for each in range(99)), "deeper than 50"),
+    ("a: " + "x" * (1 << 24), "larger than 16 MiB"),
+])  # fmt: skip
 def test_what_is_no_plain_mapping_is_refused(read: Read, text: str | bytes, message: str) -> None:
-    """Not YAML, not UTF-8, not a mapping, a key twice, a number to base 60: one error that names the file."""
+    """Not YAML, not UTF-8, not a mapping, a key twice, a number to base 60 or 8: one error that names the file."""
     with pytest.raises(ConfigError, match=message) as error:
         read(text)
     assert "file.yaml: " in str(error.value)

@@ -1,4 +1,4 @@
-"""Quantities: what text is one, what it equals, and that nothing else is ever compared."""
+"""Quantities and time limits: what text is one, what it equals, and that nothing else is ever compared."""
 
 import math
 import operator
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_llmbench.core.errors import UnitError
+from pytest_llmbench.core.durations import format_minutes, parse_minutes
+from pytest_llmbench.core.errors import ConfigError, UnitError
 from pytest_llmbench.core.quantity import UNITS, Quantity, bounds_for_people, counted, for_people, listed, told_apart
 
 # Far enough from the largest float that every unit's factor leaves it finite.
@@ -113,10 +114,8 @@ def test_two_numbers_are_told_apart(one: Quantity, other: Quantity) -> None:
     assume(math.isfinite(other.value * UNITS[one.unit][1]))
     texts = told_apart(one, Quantity(other.value, one.unit))
     assert (texts[0] == texts[1]) == (one.value == other.value)
-    assert told_apart(Quantity("199999.5 words/s"), Quantity("200K words/s")) == (
-        "199,999.5 words/s",
-        "200,000 words/s",
-    )
+    texts = told_apart(Quantity("199999.5 words/s"), Quantity("200K words/s"))
+    assert texts == ("199,999.5 words/s", "200,000 words/s")
 
 
 def test_a_word_is_a_token_a_sample_is_none_and_a_rate_per_gpu_is_another() -> None:
@@ -161,10 +160,8 @@ def test_comparison_is_a_total_order(pair: tuple[Quantity, Quantity]) -> None:
 @given(QUANTITIES, QUANTITIES)
 def test_other_dimensions_raise_unit_errors_only(a: Quantity, b: Quantity) -> None:
     acts: list[Callable[[], object]] = [
-        *(partial(compare, a, b) for compare in COMPARISONS),
-        partial(a.difference_percent, b),
-        partial(a.to, b.unit),
-    ]
+        *(partial(compare, a, b) for compare in COMPARISONS), partial(a.difference_percent, b), partial(a.to, b.unit),
+    ]  # fmt: skip
     for act in acts:
         try:
             act()
@@ -210,3 +207,36 @@ def test_bounds_are_written_like_what_was_measured() -> None:
     assert bounds_for_people(">= 387000 and <= 1.5e+06 tokens/s") == ">= 387,000 and <= 1,500,000 tokens/s"
     assert bounds_for_people("no worse than 54207.9 words/s") == "no worse than 54,208 words/s"
     assert bounds_for_people("no bound in 20000 words") == "no bound in 20000 words"
+
+
+@pytest.mark.parametrize(("text", "minutes"), [
+    ("30", 30), (" 30 ", 30), ("90:00", 90), ("1:30", 2), ("0:01", 1), ("01:30:00", 90), ("00:00:01", 1),
+    ("1-0", 1440), ("1-12", 2160), ("1-12:30", 2190), ("1-12:30:01", 2191), ("100:00:00", 6000),
+])  # fmt: skip
+def test_every_form_of_slurm_is_read(text: str, minutes: int) -> None:
+    assert parse_minutes(text) == minutes
+
+
+NO_TIME = ("0", "00:00:00", "0-0")
+
+
+@pytest.mark.parametrize(
+    "text", [*NO_TIME, "", "soon", "-5", "1.5", "1:2:3:4", "1-", "1-2-3", "30m", "1h", "٣", "9" * 5000]
+)
+def test_other_text_and_no_time_at_all_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="leaves no time" if text in NO_TIME else "write minutes, minutes:seconds"):
+        parse_minutes(text)
+
+
+@given(st.integers(1, 10**7))
+def test_what_is_written_is_read_back(minutes: int) -> None:
+    assert parse_minutes(format_minutes(minutes)) == minutes
+
+
+@given(st.text(alphabet="0123456789:- ", max_size=24) | st.text(max_size=24))
+def test_any_text_is_a_time_limit_or_refused(text: str) -> None:
+    try:
+        minutes = parse_minutes(text)
+    except ConfigError:
+        return
+    assert minutes >= 1

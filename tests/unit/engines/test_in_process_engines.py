@@ -24,10 +24,8 @@ EVERYTHING = {
 }  # fmt: skip
 MIXTURE = {"biases": "none", "experts": {"number": 4, "top_k": 2, "feed_forward_size": 16}}
 OF_ENGINES: dict[str, dict[str, Any]] = {
-    "torch": {},
-    "megatron_core": {"model": {"layers": 4, "attention_heads": 4}},
-    "deepspeed": {"compile": False},
-}
+    "torch": {}, "megatron_core": {"model": {"layers": 4, "attention_heads": 4}}, "deepspeed": {"compile": False},
+}  # fmt: skip
 
 
 def recipe(engine: str, **changes: Any) -> Recipe:

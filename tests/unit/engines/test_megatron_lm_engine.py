@@ -162,9 +162,7 @@ def bridge_log(changes: dict[str, str]) -> str:
     ("GB200", {"'hybrid'": "'e4m3'", "'tensorwise'": "'mxfp8'"}, "llama31_8b_mxfp8", "fits llama31_8b_mxfp8 of"),
     ("GB200", {": 128\n": ": 64\n"}, "llama31_8b_fp8", "global_batch_size 64"),
 ])  # fmt: skip
-def test_the_published_row_of_a_log_is_found(
-    tmp_path: Path, gpu: str, changes: dict[str, str], recipe: str, words: str
-) -> None:
+def test_the_row_of_a_log_is_found(tmp_path: Path, gpu: str, changes: dict[str, str], recipe: str, words: str) -> None:
     place = tmp_path / "megatron_lm"
     place.mkdir()
     (place / "job.log").write_text(bridge_log(changes))

@@ -143,6 +143,10 @@ def test_other_shapes_that_cannot_run_are_refused() -> None:
     assert "pass --scale smoke" in problems(recipe(), CPUS)[0]
     (why,) = problems(recipe(scale="smoke", global_batch_size=6), CPUS)
     assert "6 does not divide into micro batches of 4 on 1 copies" in why
+    layout = {"tensor": 2, "pipeline": 2, "sequence": True, "activation_checkpointing": "selective"}
+    said = "; ".join(problems(recipe(parallelism=layout), Topology(nodes=1, gpus_per_node=8)))
+    assert all(f"has no {kind} parallelism; engine megatron_core has" in said for kind in ("pipeline", "sequence"))
+    assert "engine metaseq checkpoints none or full, not selective" in said
 
 
 @pytest.mark.parametrize("name", ["logs/output.log", "checkpoints/test-125m.dummy_lm.ngpu16/train.log", "train.log"])

@@ -44,6 +44,12 @@ def test_a_number_of_nodes_that_does_not_divide_the_batch_is_refused(name: str) 
     assert "bf16 needs GPUs" in last
 
 
+def test_a_sharding_that_nemo_lacks_is_refused() -> None:
+    recipe = SMOKE["azure_gpt3_126m"]
+    sharded = recipe.model_copy(update={"parallelism": recipe.parallelism.model_copy(update={"sharding": "full"})})
+    assert list(LAUNCHER.problems(sharded, TWO_CPUS)) == ["engine nemo_launcher shards none or the optimizer"]
+
+
 def test_the_launcher_needs_slurm() -> None:
     with pytest.raises(ConfigError, match="--cluster slurm"):
         LAUNCHER.work(SMOKE["azure_gpt3_126m"], TWO_CPUS, place(Path("/run"), slurm=False))

@@ -134,6 +134,8 @@ def test_what_megatron_lm_prints_of_a_shape_is_compared(recipe: Recipe, wanted: 
     for name, value in right.items():
         (words,) = differ({**right, name: {"True": "False"}.get(value, "3")})
         assert name.replace("-", "_") in words
+        derived = name in {"ffn-hidden-size", "kv-channels", "moe-ffn-hidden-size", "num-query-groups"}
+        assert bool(differ({**right, name: "None"})) is (name != "position-embedding-type" and not derived)
 
 
 @pytest.mark.parametrize(("printed", "fault"), [
@@ -202,6 +204,25 @@ def test_a_published_rate_passes_and_six_percent_less_fails(name: str, gpu: str,
 def test_whatever_the_number_of_ranks_a_recipe_runs_or_says_why_not(topology: Topology) -> None:
     for recipe in (*shipped_recipes().values(), *shipped_recipes("smoke").values()):
         assert all(problems_of(get_engine(recipe.engine), recipe.on(topology), topology))
+
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "metaseq": {"model_size": "125m"}, "nemo_launcher": {"version": "22.06", "training": "gpt3/126m"},
+    "deepspeed_chat": {"step": 1}, "mlperf": {"benchmark": "x", "target": 1.0}, "torchtitan": {"flavor": "8B"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sharding", ["none", "optimizer", "gradients", "full"])
+@pytest.mark.parametrize("how", ["none", "selective", "full", "auto"])
+@pytest.mark.parametrize("name", sorted(ENGINES.usable()))
+def test_a_plan_shows_every_layout_also_a_refused_one(name: str, how: str, sharding: str) -> None:
+    engine, layout = get_engine(name), {"sharding": sharding, "activation_checkpointing": how}
+    recipe = small_recipe({"engine": name, "options": REQUIRED.get(name, {}), "parallelism": layout}).on(NODES)
+    problems = list(problems_of(engine, recipe, NODES))
+    engine.footprint(recipe, NODES)
+    engine.asks(recipe, NODES)
+    refused = "cannot train parallelism.activation_checkpointing: auto; engine: torch can" in "".join(problems)
+    assert refused is (how == "auto" and name != "torch")
 
 
 def test_a_rate_of_nothing_asks_for_no_speed() -> None:

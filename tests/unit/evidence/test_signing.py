@@ -126,10 +126,8 @@ def test_a_stranger_and_nobody_are_named() -> None:
     text, unsigned = (sign({"result": "PASSED"}, DIGESTS, signer) for signer in (KEY, None))
     statement, key, reason = open_envelope(text, [CryptoSigner.generate_ed25519().public_key])
     assert (MessageToDict(statement.pb.predicate), signed_digests(statement), key) == (
-        {"result": "PASSED"},
-        DIGESTS,
-        None,
-    )
+        {"result": "PASSED"}, DIGESTS, None,
+    )  # fmt: skip
     assert KEY.public_key.keyid in reason
     assert open_envelope(text, [KEY.public_key])[1:] == (KEY.public_key.keyid, "")
     assert open_envelope(unsigned, [KEY.public_key])[1:] == (None, "it has no signature")

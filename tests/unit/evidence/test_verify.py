@@ -1,6 +1,7 @@
 """What a record says and its logs do not is found, by whomever it was signed."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ from pytest_llmbench.evidence import bundle
 from pytest_llmbench.evidence.archive import BundleError
 from pytest_llmbench.evidence.bundle import make_bundle
 from pytest_llmbench.evidence.contents import Manifest
-from pytest_llmbench.evidence.recorded import read_session
+from pytest_llmbench.evidence.recorded import make_predicate, read_session
 from pytest_llmbench.evidence.verify import verify
 from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.nodes.answers import RecordedFleet
@@ -28,6 +29,16 @@ from tests.unit.evidence.conftest import KEY, Evidence
 
 RECORD = "runs/tiny/record.json"
 LOG = "runs/tiny/steps/rank-00001.jsonl"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(evidence: Evidence, tmp_path: Path) -> None:
+    """In the place of a bundle, and of a task whose secrets are looked for."""
+    os.mkfifo(tmp_path / "bundle")
+    with pytest.raises(ConfigError, match="the bundle cannot be read: it is not a regular file"):
+        verify(tmp_path / "bundle", [KEY.public_key])
+    (evidence.folder / "runs/tiny/task.json").unlink()
+    os.mkfifo(evidence.folder / "runs/tiny/task.json")
+    assert "not in the bundle: runs/tiny/task.json: no regular file" in evidence.verified().lines()
 
 
 def test_an_honest_session_is_verified(evidence: Evidence) -> None:
@@ -41,9 +52,7 @@ def test_an_honest_session_is_verified(evidence: Evidence) -> None:
     assert list(told.lines())[-1] == "VERIFIED"
 
 
-def test_without_a_trusted_signature_nothing_is_unpacked(
-    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_without_a_trusted_signature_nothing_is_unpacked(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "unpack", None)
     monkeypatch.setattr(Manifest, "read", None)
     for signer, keys in ((None, [KEY.public_key]), (KEY, [CryptoSigner.generate_ed25519().public_key]), (KEY, [])):
@@ -55,9 +64,7 @@ def test_without_a_trusted_signature_nothing_is_unpacked(
     (RECORD, '{"schema_version": 1}'), (RECORD, "[" * 200_000), ("session.json", "{"), ("system.json", "[]"),
     ("verdicts.json", "{}"), ("journal", "00000000 {}\n"), ("junit.xml", "<a>"), ("checks/memory/record.json", "0"),
 ])  # fmt: skip
-def test_an_unreadable_file_is_no_proof(
-    evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_is_no_proof(evidence: Evidence, path: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However its signer got it in: the file is named, in one line, without a traceback."""
     honest = read_session(evidence.folder)
     (evidence.folder / path).write_text(text)
@@ -212,6 +219,12 @@ def test_an_engine_that_is_not_here_computes_nothing(evidence: Evidence) -> None
 def test_a_session_with_a_test_that_was_not_judged_has_not_passed(evidence: Evidence, verdict: str) -> None:
     evidence.replace("junit.xml", 'name="verdict" value="PASS"', f'name="verdict" value="{verdict}"')
     assert evidence.verified().result == "FAILED"
+
+
+def test_a_pass_whose_teardown_broke_is_stated_as_failed(evidence: Evidence) -> None:
+    evidence.replace("junit.xml", "</testcase>", "<error/></testcase>")
+    session = read_session(evidence.folder)
+    assert (session.result, make_predicate(session, {})["passedTests"]) == ("FAILED", [])
 
 
 def test_a_session_that_was_skipped_in_part_has_a_warning(evidence: Evidence) -> None:

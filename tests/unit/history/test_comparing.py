@@ -52,9 +52,8 @@ def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
 def test_a_planted_regression_alone_is_found(history: History) -> None:
     """Of 20 recipes one became 2 % slower: it fails and all others pass, in each of a few repeats."""
     for number in range(2):
-        victim, verdicts = repeat(
-            history, f"t{number}", earlier=10, slower=0.02, wanted=Wanted(kind="last", count=10)
-        )  # fmt: skip
+        wanted = Wanted(kind="last", count=10)
+        victim, verdicts = repeat(history, f"t{number}", earlier=10, slower=0.02, wanted=wanted)
         assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
         assert verdicts[victim] == "FAIL"
 
@@ -118,6 +117,16 @@ def test_no_baseline_is_never_a_pass(history: History) -> None:
         assert told.verdict == "INCONCLUSIVE"
         assert words in told.reason
     assert one(history, new).verdict == "PASS"
+
+
+def test_a_baseline_in_another_unit_is_not_decided(history: History) -> None:
+    """Such as of an engine whose statistic was another one in its earlier version."""
+    old, new = (fleet.session(day)[fleet.recipes[0]] for fleet in [Fleet("o", 1)] for day in (0, 1))
+    metric = old.metrics["throughput"].model_copy(update={"unit": "samples/s"})
+    keep(history, {"o": old.model_copy(update={"metrics": {**old.metrics, "throughput": metric}})})
+    told = one(history, new)
+    assert told.verdict == "INCONCLUSIVE"
+    assert "numbers in samples/s and words/s cannot be compared" in told.reason
 
 
 def test_what_is_no_measurement_is_not_compared(history: History) -> None:
@@ -194,9 +203,7 @@ def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
 @pytest.mark.parametrize(("after", "scatter", "regressed"), [
     (98.0, 0.0101, True), (100.0, 0.0099, False), (98.0, 0.03, None), (98.0, None, None),
 ])  # fmt: skip
-def test_an_interval_that_is_wide_by_chance_hides_no_loss(
-    after: float, scatter: float | None, regressed: bool | None
-) -> None:
+def test_an_interval_wide_by_chance_hides_no_loss(after: float, scatter: float | None, regressed: bool | None) -> None:
     """One run of 300 looks as if its steps had a long memory; where their mean is that uncertain, they scatter more."""
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, scatter=0.0097 + 0.0001 * (i % 6)) for i, value in enumerate(past)]

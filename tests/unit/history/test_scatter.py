@@ -93,21 +93,18 @@ def test_the_fit_is_the_likeliest(series: list[Scatter], freedom: float) -> None
 DAYS = [100.0 + 0.2 * math.sin(7.0 * day) for day in range(20)]
 
 
-@pytest.mark.parametrize(
-    ("values", "counted"),
-    [
-        (DAYS, range(20)),
-        ([*DAYS[:10], 90.0, *DAYS[11:]], [*range(10), *range(11, 20)]),  # a bad day
-        ([*DAYS[:19], 90.0], range(19)),  # yesterday was one
-        ([*DAYS[:18], 90.0, 90.1], range(18)),
-        ([*DAYS[:15], *(day + 5.0 for day in DAYS[15:])], range(15, 20)),  # better for five days
-        ([*DAYS[:15], *(day - 5.0 for day in DAYS[15:])], range(15, 20)),
-        ([*DAYS[:19], 105.0], [19]),
-        ([*DAYS[:6], 90.0], range(6)),
-        (DAYS[:2], range(2)),
-        ([], []),
-    ],
-)
+@pytest.mark.parametrize(("values", "counted"), [
+    (DAYS, range(20)),
+    ([*DAYS[:10], 90.0, *DAYS[11:]], [*range(10), *range(11, 20)]),  # a bad day
+    ([*DAYS[:19], 90.0], range(19)),  # yesterday was one
+    ([*DAYS[:18], 90.0, 90.1], range(18)),
+    ([*DAYS[:15], *(day + 5.0 for day in DAYS[15:])], range(15, 20)),  # better for five days
+    ([*DAYS[:15], *(day - 5.0 for day in DAYS[15:])], range(15, 20)),
+    ([*DAYS[:19], 105.0], [19]),
+    ([*DAYS[:6], 90.0], range(6)),
+    (DAYS[:2], range(2)),
+    ([], []),
+])  # fmt: skip
 def test_the_current_level_begins_at_the_last_change(values: list[float], counted: list[int]) -> None:
     assert current_level(values, higher=True) == [*counted]
     assert current_level([-value for value in values], higher=False) == [*counted]

@@ -125,24 +125,16 @@ def test_a_session_that_is_resumed_counts_once(history: History, tmp_path: Path)
     assert "the session had ended" in import_sessions(history, [folder]).refused[0]
 
 
-OTHER = {
-    **{f"UPDATE llmbench_schema SET version = {number}":
-       f"has schema version {number}, and this pytest-llmbench has 1" for number in (0, 2, 9999)},
-    "ALTER TABLE llmbench_metrics DROP COLUMN steps": "was made by another build .* lacks .* llmbench_metrics.steps",
-    "DROP TABLE llmbench_verdicts": "was made by another build .* lacks .* llmbench_verdicts.measured, llmbench_v",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("change", OTHER)
-def test_a_history_of_another_version_is_refused_and_kept(history: History, tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("version", [0, 2, 9999])
+def test_a_history_of_another_version_is_refused_and_kept(history: History, tmp_path: Path, version: int) -> None:
     """The error names the file, what differs and what to do; the file keeps every byte of its content."""
     import_sessions(history, [REAL])
     with history.writing() as connection:
-        connection.rows(change)
+        connection.rows("UPDATE llmbench_schema SET version = :version", version=version)
     path = tmp_path / "history.db"
     with sqlite3.connect(path) as plain:
         before = [*plain.iterdump()]
-    message = rf"history.*history\.db {OTHER[change]}.*history import"
+    message = rf"history.*history\.db has schema version {version}, .* has 1\..*history import"
     with pytest.raises(ConfigError, match=message), open_history(path):
         pass
     assert [*plain.iterdump()] == before

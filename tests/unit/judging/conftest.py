@@ -53,10 +53,8 @@ def good_runs(draw: st.DrawFn) -> Evidence:
         for rank in range(topology.world_size)
     )  # fmt: skip
     return Evidence(
-        recipe=recipe,
-        topology=topology,
-        series=StepSeries(ranks=ranks, steps=steps),
+        recipe=recipe, topology=topology, series=StepSeries(ranks=ranks, steps=steps),
         hosts=tuple(f"n{node}" for node in range(topology.nodes)),
         wall_s=sum(known(step.seconds) for step in steps) + draw(st.floats(0, 100)),
         gpu=draw(st.sampled_from([None, GPU])),
-    )
+    )  # fmt: skip

@@ -20,11 +20,9 @@ from tests.support.references import reference
 from .conftest import GPU, small
 
 OPT_175B = small(
-    name="opt175b",
-    model={"layers": 96, "hidden_size": 12288, "attention_heads": 96, "vocab_size": 51196},
-    sequence_length=2048,
-    global_batch_size=1024,
-)
+    name="opt175b", model={"layers": 96, "hidden_size": 12288, "attention_heads": 96, "vocab_size": 51196},
+    sequence_length=2048, global_batch_size=1024,
+)  # fmt: skip
 FAST = {name: statistic for name, statistic in STATISTICS.items() if statistic.speed is not None}
 
 

@@ -105,25 +105,22 @@ def test_each_is_said(changes: dict[str, Any], told: str) -> None:
     assert told in "; ".join(findings(evidence))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"wall_s": 140.0},
-        {"wall_s": 160.0, "ranks": (begun(38), rank(1))},  # a start of less than a minute
-        {"wall_s": None},
-        {"wall_s": 240.0, "recipe": small(precision="bf16").model_copy(update={"scale": "smoke"})},
-        {"telemetry": (watched(0, power_capped=40), watched(1))},
-        {"telemetry": (watched(0, power_capped=40, sm_clock_mhz=1290), watched(1, sm_clock_mhz=1300))},
-        {"times": waiting(2.0)},
-        {"wall_s": 140.0, "ranks": (begun(10, finished=1131.0), begun(210, finished=1331.0, rank=1, host="n2"))},
-        {"wall_s": 140.0, "ranks": (begun(210, finished=1331.0), begun(210, finished=1331.0, rank=1))},
-        {"ranks": (rank(0, matmul_flops_per_s=6.7e14), rank(1))},
-        {
-            "ranks": (rank(0, matmul_flops_per_s=5.1e13), rank(1, matmul_flops_per_s=5.1e13)),
-            "peak_tflops": (66.9, 494.7),
-        },
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"wall_s": 140.0},
+    {"wall_s": 160.0, "ranks": (begun(38), rank(1))},  # a start of less than a minute
+    {"wall_s": None},
+    {"wall_s": 240.0, "recipe": small(precision="bf16").model_copy(update={"scale": "smoke"})},
+    {"telemetry": (watched(0, power_capped=40), watched(1))},
+    {"telemetry": (watched(0, power_capped=40, sm_clock_mhz=1290), watched(1, sm_clock_mhz=1300))},
+    {"times": waiting(2.0)},
+    {"wall_s": 140.0, "ranks": (begun(10, finished=1131.0), begun(210, finished=1331.0, rank=1, host="n2"))},
+    {"wall_s": 140.0, "ranks": (begun(210, finished=1331.0), begun(210, finished=1331.0, rank=1))},
+    {"ranks": (rank(0, matmul_flops_per_s=6.7e14), rank(1))},
+    {
+        "ranks": (rank(0, matmul_flops_per_s=5.1e13), rank(1, matmul_flops_per_s=5.1e13)),
+        "peak_tflops": (66.9, 494.7),
+    },
+])  # fmt: skip
 def test_what_is_usual_is_not(changes: dict[str, Any]) -> None:
     assert findings(run(**changes)) == ()
 

@@ -48,9 +48,7 @@ def test_what_ends_pytest_is_not_cut_short(interruption: Interruption) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_limit_ends_the_session(
-    interruption: Interruption, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_end_the_session(interruption: Interruption, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MINUTE_S", 0.0)
 
     def body() -> None:

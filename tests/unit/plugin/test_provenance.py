@@ -70,19 +70,15 @@ FP8 = "7 of 8 linear layers of the blocks in fp8; 1 of 8 linear layers of the bl
     ({"fp8": 7, "bf16": 1}, "none", f"{FP8}; embedding and output layer in bf16"),
     (None, "auto", "recomputed: full; 4 sequences in each micro batch"),
 ])  # fmt: skip
-def test_counts_are_in_record_and_report(
-    products: dict[str, int] | None, checkpointing: Any, trained: str | None
-) -> None:
+def test_counts_are_recorded_and_told(products: dict[str, int] | None, checkpointing: Any, trained: str | None) -> None:
     record = RunRecord.read(REAL)
     event = replace(
         known(record.rank_info[0].training), products=products, activation_checkpointing="full", micro_batch_size=4
     )
     layout = record.recipe.parallelism.model_copy(update={"activation_checkpointing": checkpointing})
-    counted = record.model_copy(
-        update={
-            "rank_info": (record.rank_info[0].model_copy(update={"training": event}), *record.rank_info[1:]),
-            "recipe": record.recipe.model_copy(update={"parallelism": layout}),
-        }
-    )
+    counted = record.model_copy(update={
+        "rank_info": (record.rank_info[0].model_copy(update={"training": event}), *record.rank_info[1:]),
+        "recipe": record.recipe.model_copy(update={"parallelism": layout}),
+    })  # fmt: skip
     assert (counted.trained, counted.work.get("trained")) == (trained, trained)
     assert facts_of_run(counted).get("trained") == trained

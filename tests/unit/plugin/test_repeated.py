@@ -1,10 +1,13 @@
-"""Several runs as one: speed is a claim of the system, anything else holds in each run or not at all."""
+"""Several runs as one, and groups of nodes that are compared."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.errors import InconclusiveError, RunError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.reference import Reference
@@ -12,6 +15,7 @@ from pytest_llmbench.core.record.records import Metric, RunRecord
 from pytest_llmbench.core.record.series import RankInfo, Step
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, find_copy
+from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.measured import explain_comparison
 from pytest_llmbench.plugin.verdict.run import Run
 from tests.conftest import known
@@ -200,3 +204,52 @@ def test_a_miss_is_told_with_its_interval() -> None:
     assert " words/s (between 99" in lines[0]
     assert lines[0].endswith("below the threshold 1,100 words/s")
     assert any(line.startswith("runs: opt125m ") and "opt125m-repeat3 " in line for line in lines)
+
+
+# A real run on one H200.
+REAL = RunRecord.read(Path(__file__).parents[2] / "data" / "h200" / "runs" / "opt125m" / "record.json")
+
+
+def group_record(group: int, slower: Callable[[int], float] = lambda _step: 1.0, **changes: Any) -> RunRecord:
+    """A group's run of 100 steps, each slower by a factor."""
+    rng = random.Random(group)
+    steps = [
+        REAL.steps[0].model_copy(update={"step": i, "seconds": slower(i) * (1.15 + 0.001 * rng.gauss(0, 1))})
+        for i in range(1, 101)
+    ]
+    return REAL.model_copy(update={"key": f"g{group}", "hosts": (f"n{group}",), "steps": tuple(steps), **changes})
+
+
+def compared(*records: RunRecord) -> ComparedGroups:
+    runs = [RunSpec(key=each.key, recipe=each.recipe, group=i) for i, each in enumerate(records, start=1)]
+    return compare_groups(runs, {each.key: each for each in records}, None)
+
+
+def verdicts(groups: ComparedGroups) -> dict[str, str]:
+    return {str(row["hosts"]): str(row["verdict"]) for row in groups.rows}
+
+
+def test_a_group_that_still_became_faster_is_not_decided() -> None:
+    found = compared(group_record(1), group_record(2), group_record(3, lambda step: 3.0 - 0.02 * step))
+    assert verdicts(found) == {"n1": "PASS", "n2": "PASS", "n3": "INCONCLUSIVE"}
+    assert "n3 (g3): too few of its steps are steady" in found.rows[2]["reason"]
+
+
+@pytest.mark.parametrize("changes", [{"nodes": 2}, {"gpus": 8}, {"device": "NVIDIA H100"}])
+def test_runs_of_other_shapes_are_not_compared(changes: dict[str, Any]) -> None:
+    found = compared(group_record(1), group_record(2), group_record(3, **changes))
+    assert not found.rows
+    assert [*found.lines] == ["GROUPS NOT COMPARED: n1 (g1), n2 (g2), n3 (g3): they differ in nodes, GPUs or batch"]
+
+
+def test_processors_are_not_compared_unless_asked() -> None:
+    smoke = REAL.recipe.model_copy(update={"scale": "smoke"})
+    for changes in ({"gpus": 0, "device": "cpu"}, {"recipe": smoke}):
+        (line,) = compared(group_record(1, **changes), group_record(2, **changes)).lines
+        assert "unless you set llmbench_group_tolerance" in line
+
+
+def test_a_session_without_groups_has_nothing_to_tell() -> None:
+    found = compare_groups([RunSpec(key="g1", recipe=REAL.recipe)], {"g1": group_record(1)}, None)
+    assert not found.rows
+    assert not [*found.lines]

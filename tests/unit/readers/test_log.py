@@ -129,6 +129,12 @@ def test_a_line_that_is_cut_off_says_no_number(read: Read) -> None:
     assert read(parse, "done 12").completed == "done 12"
 
 
+def test_of_ranks_that_share_a_log_the_slowest_counts(read: Read) -> None:
+    """One of them may be of another, faster run, or leave out what the others wait for."""
+    lines = [f"{rank}: step {n} {seconds}" for n in (1, 2) for rank, seconds in ((0, 1), (1, 3), (2, 2))]
+    assert [step.seconds for step in read(parse, "\n".join([*lines, ""])).steps] == [3.0, 3.0]
+
+
 def test_ranks_that_say_the_same_are_one(read: Read) -> None:
     text = "".join(f"{rank}: {line}\n" for line in ("step 1 1", "skipped", "step 2 1", "skipped") for rank in (0, 1, 2))
     series = read(parse, text + "1: step 3 1\n")

@@ -119,12 +119,10 @@ EVIL = [
     '2026-11-21 02:58:47 | INFO | train_inner | {{"num_updates": "{0}", "wps": "{0}", "wpb": "{0}"}}',
     "Training epoch 0, iteration {0}/{0} | global_step: {0} | reduced_train_loss: {0}",
     "Epoch 0: 100%|#| {0}/{0} [00:31<00:00, 1.27it/s, loss={0}, global_step={0}.00]",
-    "Epoch: {0}, Step: {0}, Rank: 0, loss = {0}",
-    "Beginning of Epoch {0}/{0}, Total Micro Batches {0}",
-    "using world size: {0}, data-parallel size: {0}",
-    "{0}.0user {0}.0system {0}:{0}elapsed",
+    "Epoch: {0}, Step: {0}, Rank: 0, loss = {0}", "Beginning of Epoch {0}/{0}, Total Micro Batches {0}",
+    "using world size: {0}, data-parallel size: {0}", "{0}.0user {0}.0system {0}:{0}elapsed",
     "epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec={0}, CurrSamplesPerSec={0}",
-]
+]  # fmt: skip
 COUNTS = {"gradient_overflows"}
 NUMBERS = [
     "9" * 5000, "1e999", "-1", "0", "nan", "\N{ARABIC-INDIC DIGIT FIVE}", "[" * 5000, "1" + "\x00" + "2", "", "1e",
@@ -169,7 +167,7 @@ def test_the_logs_say_something(read: Read, name: str, log: str) -> None:
     series = read(dialect(name), log)
     assert series.unread == 0
     if name == "gnu_time":
-        assert len(series.totals) == 5
+        assert len(series.totals) == 3
     else:
         assert len(series.steps) == 4
         assert (series.world_size, series.completed is None) == (2, False)
@@ -235,17 +233,15 @@ def test_lines_of_samples_without_a_needle_say_nothing(read: Read, sample: Sampl
 
 # Messages of programs that fail, with words and times that dialects look for.
 FAILING = [
-    b"RuntimeError: CUDA error",
-    b"[rank1]: ValueError: 2026-11-21 02:58:47 is too late",
+    b"RuntimeError: CUDA error", b"[rank1]: ValueError: 2026-11-21 02:58:47 is too late",
     b"srun: error: n1: task 0: Exited with exit code 1",
     b"slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-21T02:58:47 DUE TO TIME LIMIT ***",
-    b"n1: Segmentation fault (core dumped)",
-    b"[2026-11-21 02:58:47] Segmentation fault in iteration 3/ 40",
+    b"n1: Segmentation fault (core dumped)", b"[2026-11-21 02:58:47] Segmentation fault in iteration 3/ 40",
     b"E1121 02:58:47.1 12 torch/distributed/elastic/multiprocessing/api.py:1] failed",
     b"[exiting program after receiving SIGTERM] datetime: 2026-11-21 02:46:19",
     b"[2026-11-21 10:00:00,123] [INFO] [launch.py:321:sigkill_handler] x exits with return code = -11",
     b"KeyboardInterrupt",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOGS)

@@ -111,9 +111,7 @@ def test_a_launchers_prefix_before_an_indent(prefix: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_an_object_around_each_line_changes_nothing(
-    plain_logs: dict[str, StepSeries], wrapper: str, tmp_path: Path
-) -> None:
+def test_objects_around_lines_change_nothing(plain_logs: dict[str, StepSeries], wrapper: str, tmp_path: Path) -> None:
     for log, plain in plain_logs.items():
         assert_the_same(said([*map(WRAPPERS[wrapper], lines_of(log))], log, tmp_path), plain)
 

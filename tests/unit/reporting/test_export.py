@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.errors import ConfigError
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.health import Finding, Severity
 from pytest_llmbench.core.record.records import Metric, Verdict
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.reporting.base import FinishedSession, read_finished
-from pytest_llmbench.reporting.export import COLUMNS, Sample, fitness, openmetrics, samples_of, write_csv, write_metrics
+from pytest_llmbench.reporting.export import COLUMNS, Sample, fitness, openmetrics, samples_of, write_csv
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
 
@@ -46,7 +47,7 @@ def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 def test_openmetrics_is_read_by_both_parsers(session: FinishedSession, tmp_path: Path) -> None:
     """Every number is there once, in its base unit, by a name that ends in it."""
-    write_metrics(session, tmp_path / "metrics" / "llmbench.prom")
+    write_text(tmp_path / "metrics" / "llmbench.prom", openmetrics(samples_of(session)))
     found = parsed((tmp_path / "metrics" / "llmbench.prom").read_text())
     run = (("recipe", "tiny"), ("run", "tiny"), ("system", "here"))
     metrics = session.runs["tiny"].metrics

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
+from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.reporting.base import FinishedSession, read_finished
-from pytest_llmbench.reporting.export import samples_of, write_metrics
+from pytest_llmbench.reporting.export import openmetrics, samples_of
 from tests.support.waiting import wait_until
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
@@ -74,7 +75,7 @@ def prometheus(session: FinishedSession, tmp_path: Path) -> Iterator[str]:
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip("no prometheus and promtool here: apt-get install prometheus")
     (tmp_path / "web").mkdir()
-    write_metrics(session, tmp_path / "web" / "metrics")
+    write_text(tmp_path / "web" / "metrics", openmetrics(samples_of(session)))
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "web")))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with socket.socket() as free:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.reporting.live import StateLines, console_for, describe_task, duration, table_lines
+from pytest_llmbench.reporting.live import StateLines, console_for, describe_task, duration, table_lines, urgency
 from pytest_llmbench.reporting.screen import BlockScreen
 from pytest_llmbench.reporting.table import render, render_health
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask
@@ -67,19 +67,16 @@ def test_the_reference_is_named_where_the_terminal_is_wide_enough() -> None:
 
 
 def test_the_nodes_of_each_run_are_told() -> None:
-    on = [
-        PASSED | {"run": f"group{number}", "hosts": hosts} for number, hosts in enumerate(("n1,n2", "n3,n4", "n1,n2"))
-    ]
+    on = [PASSED | {"run": f"group{at}", "hosts": hosts} for at, hosts in enumerate(("n1,n2", "n3,n4", "n1,n2"))]
     assert [line for _, line in render(on, 80)][-2:] == ["on n1, n2: group0, group2", "on n3, n4: group1"]
-    assert [line for _, line in render([PASSED | {"hosts": "n1"}, PASSED | {"hosts": "n1", "run": "b"}], 80)][-1][
-        :1
-    ] == "b"
+    *_, (_, last) = render([PASSED | {"hosts": "n1"}, PASSED | {"hosts": "n1", "run": "b"}], 80)
+    assert last.startswith("b")
     (line,) = [line for _, line in render([PASSED | {"hosts": ",".join(f"n{i}" for i in range(128))}], 80)][2:]
     assert line == "on n0, n1, n2, n3, n4, n5, n6, n7 and 120 more: opt125m"
 
 
 ROWS = st.fixed_dictionaries(
-    {"verdict": st.sampled_from(["PASS", "FAIL", "ERROR", "SKIP"])},
+    {"verdict": st.sampled_from([*map(str, Verdict)])},
     optional={
         "run": st.text("abc", max_size=12), "nodes": st.integers(1, 4096), "statistic": st.text("abc", max_size=12),
         "threshold": st.text("abc", max_size=12), "reason": st.text("abc ", max_size=300),
@@ -120,6 +117,14 @@ def test_a_check_of_all_nodes_shows_what_it_measured() -> None:
     assert [line for _, line in render_health(rows, 80)][1] == "all_reduce  PASS     8      busbw_8GiB 235 GB/s"
 
 
+@pytest.mark.parametrize("verdict", Verdict)
+def test_every_verdict_on_a_check_is_shown(verdict: Verdict) -> None:
+    """A test of a user's own on a check may be INCONCLUSIVE."""
+    lines = [line for _, line in render_health([row("limits", "n1", str(verdict), reason="why")], 80)]
+    assert lines[1].split() == ["limits", str(verdict), "1"]
+    assert (f"{verdict} limits on n1: why" in lines) is (verdict is not Verdict.PASS)
+
+
 def test_what_is_true_of_many_checks_is_told_once() -> None:
     rows = [row(check, "n1", "SKIP", reason="no GPUs") for check in ("gpu_ecc", "gpu_xid")]
     assert [line for _, line in render_health(rows, 80)][3:] == ["SKIP gpu_ecc, gpu_xid on n1: no GPUs"]
@@ -136,6 +141,11 @@ RUNNING = LiveTask(
 )  # fmt: skip
 PENDING = LiveTask(name="opt350m", state="pending", detail="job 7 Priority", starts=1e9)
 FAILED = LiveTask(name="bloom", state="judged", verdict=Verdict.FAIL, took_s=3600.0, gpus=2)
+
+
+def test_a_judged_run_whose_verdict_is_lost_has_a_place() -> None:
+    """Another version may have written its `live.json`."""
+    assert urgency(LiveTask(name="a", state="judged")) > urgency(FAILED)
 
 
 def picture(*tasks: LiveTask, at: float = 1000.0) -> LiveSnapshot:

@@ -173,22 +173,19 @@ def test_the_memory_of_experts_is_that_of_all_of_them_and_of_a_copy_of_each_toke
     assert needed.estimate - 2 * GIB == pytest.approx(state + 8 * 4 * 4096 * token, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("name", "system", "gpus", "chosen"),
-    [
-        ("qwen3_30b_a3b_slice", "H200", 1, "none, 4"),
-        ("llama31_70b_slice", "H200", 1, "none, 2"),
-        ("llama31_70b_slice_tp2", "H200", 2, "none, 2"),
-        ("opt13b", H100, 4, "full, 2"),  # 49 GiB of state, and 20 GiB of activations of two sequences: more than 72
-        ("opt13b", H100, 8, "none, 4"),
-        ("opt13b", "H200", 4, "none, 4"),
-        ("opt13b", "H200", 8, "none, 8"),  # 16,384 tokens: no more are joined
-        ("llama31_8b", H100, 4, "full, 1"),
-        ("llama31_8b", H100, 8, "none, 1"),
-        ("llama31_8b", "H200", 8, "none, 2"),
-        ("llama31_8b", "H200", 1, "full, 1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "system", "gpus", "chosen"), [
+    ("qwen3_30b_a3b_slice", "H200", 1, "none, 4"),
+    ("llama31_70b_slice", "H200", 1, "none, 2"),
+    ("llama31_70b_slice_tp2", "H200", 2, "none, 2"),
+    ("opt13b", H100, 4, "full, 2"),  # 49 GiB of state, and 20 GiB of activations of two sequences: more than 72
+    ("opt13b", H100, 8, "none, 4"),
+    ("opt13b", "H200", 4, "none, 4"),
+    ("opt13b", "H200", 8, "none, 8"),  # 16,384 tokens: no more are joined
+    ("llama31_8b", H100, 4, "full, 1"),
+    ("llama31_8b", H100, 8, "none, 1"),
+    ("llama31_8b", "H200", 8, "none, 2"),
+    ("llama31_8b", "H200", 1, "full, 1"),
+])  # fmt: skip
 def test_nothing_is_recomputed_that_fits(name: str, system: str, gpus: int, chosen: str) -> None:
     """The plan has what ranks choose by the memory of their GPUs; the batch of a step stays."""
     where = settings(system, nodes=1, gpus_per_node=gpus)

@@ -64,9 +64,7 @@ def test_all_runs_of_a_series_leave_the_memory(store: RecordStore, made: Callabl
 
 
 @pytest.mark.parametrize("damage", ["gone", "another number", "cut", "another run's"])
-def test_a_changed_file_is_told_and_never_taken(
-    store: RecordStore, made: Callable[..., RunRecord], damage: str
-) -> None:
+def test_a_changed_file_is_told_never_taken(store: RecordStore, made: Callable[..., RunRecord], damage: str) -> None:
     """The file is moved away from readers, and a test that waits for the run gets the error."""
     other, path = judged(store, made("other")), judged(store, made())
     text = path.read_text()

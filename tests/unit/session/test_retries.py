@@ -108,9 +108,7 @@ def test_a_node_that_was_started_anew_has_failed(tmp_path: Path, watched: Any) -
     ("srun: error: Node failure on n2\n", (), ("n2",)), ("", ("n1",), ("n1",)),
     ("srun: error: Node failure on n9\n", ("n8",), ()), ("", (), ()),
 ], ids=["mended meanwhile", "shown", "of another job", "not known"])  # fmt: skip
-def test_nodes_that_a_run_lost_are_known(
-    tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]
-) -> None:
+def test_nodes_that_a_run_lost(tmp_path: Path, said: str, shown: tuple[str, ...], lost: tuple[str, ...]) -> None:
     (tmp_path / "x.err").write_text(said)
     ended = outcome(tmp_path, node="n1", hosts=("n1", "n2"), ended=False)
     ended = replace(ended, status=JobStatus(state=JobState.NODE_FAIL, failed=shown))

@@ -47,19 +47,17 @@ SSH = "--nodes-per-run 1"
 TIME = "at the published peak of .*, and its time limit is 240 min"
 # The numbers of nodes that a recipe cannot run on, and words of the reason.
 REFUSED = {
-    ("juwels_booster", "nlp13b"): {1: SHAPE},
-    ("juwels_booster", "nlp175b"): {1: SHAPE, 2: SHAPE, 8: SHAPE},
+    ("juwels_booster", "nlp13b"): {1: SHAPE}, ("juwels_booster", "nlp175b"): {1: SHAPE, 2: SHAPE, 8: SHAPE},
     ("juwels_booster", "nlp175b_jube"): {1: SHAPE, 2: SHAPE, 8: SHAPE},
     ("nd96amsr_a100_v4", "metaseq125m"): {96: BATCH, 128: BATCH},
     ("nd96amsr_a100_v4", "metaseq175b"): {1: TIME, 2: TIME, 96: BATCH},
     ("lambda_8xh100_docker", "chat_350m_bs24_zero0"): {2: SSH, 8: SSH, 96: SSH, 128: SSH},
     ("nd96amsr_a100_v4", "azure_gpt3_126m"): {96: BATCH, 128: BATCH},
-    ("nd96amsr_a100_v4", "azure_gpt3_175b"): {1: SHAPE, 2: SHAPE},
-    ("p4de.24xlarge", "aws_gpt3_5b"): {96: BATCH},
+    ("nd96amsr_a100_v4", "azure_gpt3_175b"): {1: SHAPE, 2: SHAPE}, ("p4de.24xlarge", "aws_gpt3_5b"): {96: BATCH},
     ("p4de.24xlarge", "aws_gpt3_175b"): {1: SHAPE, 2: SHAPE, 96: BATCH},
     ("p4de.24xlarge", "aws_torchrun_gpt3_126m"): {96: BATCH, 128: BATCH},
     ("p4de.24xlarge", "aws_torchrun_gpt3_175b"): {1: SHAPE, 2: SHAPE, 96: BATCH},
-}
+}  # fmt: skip
 
 
 @cache

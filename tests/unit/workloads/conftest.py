@@ -67,7 +67,10 @@ def launch() -> Iterator[Launch]:
 
 @pytest.fixture(scope="session")
 def fork() -> Iterator[Fork]:
-    """The same for ranks that train, without the seconds in which each would import PyTorch."""
+    """The same for ranks that train, without the seconds in which each would import PyTorch.
+
+    A test of each engine has `launch`: what a rank of a new Python lacks, a forked one may have imported already.
+    """
     with ExitStack() as started:
         yield _launcher(started, _fork_rank)
 

@@ -9,15 +9,13 @@ from transformers.models.opt.modeling_opt import OPTDecoderLayer
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
-from pytest_llmbench.engines.deepspeed.ranks.zero import DTYPE, Setup, ZeroModel, build
+from pytest_llmbench.engines.deepspeed.ranks.zero import DTYPE, SEED, Setup, ZeroModel, build
 from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.step_clock import StepClock, on_arrival
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import matmul
-from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, sequences_of_copy, stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
-# Seed of initial values and dropout.
-_SEED = 1
 # As in engine torch: freed before the process ends, a model may hang it.
 _kept: list[object] = []
 
@@ -25,16 +23,16 @@ _kept: list[object] = []
 def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog) -> None:
     """Train a recipe within a process group that DeepSpeed has joined.
 
-    Raises ConfigError if the batch is indivisible by the ranks, or options or data are invalid.
+    Raises ConfigError if options or data are invalid.
     """
     setup = Setup(
         recipe=recipe, options=validate(DeepSpeedOptions, recipe.options, "options"), device=device, rank=context.rank,
-        rank_batch=sequences_of_copy(recipe, context.world_size), seed=_SEED,
+        rank_batch=recipe.samples_per_step // context.world_size,
     )  # fmt: skip
     tokens = open_tokens(recipe)  # first, so that an error in the data shows at once
     model = ZeroModel(setup, build(setup))
     _kept.append(model)
-    torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
+    torch.manual_seed(stable_seed(SEED, context.rank))  # dropout differs between ranks
     with matmul.ceiling(log, device, DTYPE[recipe.precision]):
         _loop(setup, model, tokens, log)
 

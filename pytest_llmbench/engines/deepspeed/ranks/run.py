@@ -15,8 +15,8 @@ from pytest_llmbench.workloads.rank.steplog import StepLog
 def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` with DeepSpeed and log every step.
 
-    Raises ConfigError if the recipe or its data are invalid, or its batch is indivisible by the ranks, and RunError if
-    the ranks failed to find each other, or one lacks a GPU.
+    Raises ConfigError if the recipe or its data are invalid, and RunError if the ranks failed to find each other, or
+    one lacks a GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
     with process_group(context, recipe.deadlines.meeting_s) as device:

@@ -1,8 +1,7 @@
 """OPT of transformers in the shape of a recipe under DeepSpeed: its construction and its training."""
 
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +55,7 @@ class NoOverflowSearch:
         return False
 
 
+SEED = 1  # of initial values and dropout
 _INIT_STD = 0.02  # OPTConfig's own
 _STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -70,7 +70,6 @@ class Setup:
     device: torch.device
     rank: int
     rank_batch: int  # sequences per step of this rank
-    seed: int  # of all initial values
     fed: Fed = field(default_factory=Fed)
 
     @property
@@ -92,24 +91,9 @@ class Setup:
             config["fp16"] = {"enabled": True, "loss_scale": self.options.loss_scale}
         return config
 
-    @contextmanager
-    def construction(self) -> Iterator[None]:
-        """Build a model within this block in the recipe's precision, on its device, and sharded with ZeRO 3."""
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(DTYPE[self.recipe.precision])
-        try:
-            if self.stage == 3:
-                with deepspeed.zero.Init(config_dict_or_path=self.deepspeed()):
-                    yield
-            else:
-                with self.device:
-                    yield
-        finally:
-            torch.set_default_dtype(default)
-
 
 class ZeroModel:
-    """The model that is trained; it was built within `setup.construction()`."""
+    """The model that is trained; `build` made it."""
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         self._setup = setup
@@ -156,11 +140,6 @@ class ZeroModel:
             self.grad_norm = self.engine.get_global_grad_norm()
 
 
-def whole(parameter: nn.Parameter) -> Any:
-    """Gather a parameter that may be sharded for a `with` block; all ranks get the values that rank 0 writes there."""
-    return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)
-
-
 def build(setup: Setup) -> nn.Module:
     """Build an initialised `OPTForCausalLM`, in the recipe's precision, sharded or whole."""
     recipe = setup.recipe
@@ -180,8 +159,13 @@ def build(setup: Setup) -> nn.Module:
         bos_token_id=None,
         eos_token_id=None,
     )
-    with setup.construction():
-        model: Any = OPTForCausalLM(config)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPE[recipe.precision])
+    try:
+        with deepspeed.zero.Init(config_dict_or_path=setup.deepspeed()) if setup.stage == 3 else setup.device:
+            model: Any = OPTForCausalLM(config)
+    finally:
+        torch.set_default_dtype(default)
     if recipe.parallelism.activation_checkpointing == "full":
         # Without reentry is transformers' default from 5 on, where this has a new name; before, it has to be given.
         if hasattr(model, "activation_checkpointing_enable"):
@@ -191,22 +175,22 @@ def build(setup: Setup) -> nn.Module:
     if recipe.compile and setup.device.type == "cuda":
         for layer in model.get_submodule("model.decoder.layers").children():
             layer.compile(dynamic=False)
-    initialise(model, setup.seed)
+    initialise(model)
     return model  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, seed: int) -> None:
-    """Fill all parameters in place, whole or sharded, with values that depend on their name and the seed alone.
+def initialise(model: nn.Module) -> None:
+    """Fill all parameters in place, whole or sharded, with values that depend on their name alone.
 
     Matrices get N(0, 0.02²), as transformers gives them, biases 0 and norms 1. Each rank draws every matrix whole, one
     at a time.
     """
     for name, parameter in model.named_parameters():
-        with whole(parameter):
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):  # all ranks get what rank 0 writes
             if parameter.dim() == 1:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
                 continue
-            generator = torch.Generator(parameter.device).manual_seed(stable_seed(seed, zlib.crc32(name.encode())))
+            generator = torch.Generator(parameter.device).manual_seed(stable_seed(SEED, zlib.crc32(name.encode())))
             drawn = torch.empty(parameter.shape, dtype=torch.float32, device=parameter.device)
             parameter.copy_(drawn.normal_(0.0, _INIT_STD, generator=generator))

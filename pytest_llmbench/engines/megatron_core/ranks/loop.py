@@ -27,7 +27,7 @@ from pytest_llmbench.workloads.rank.step_clock import StepClock
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
-from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, sequences_of_copy, stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
 # Seed of parameters and dropout, as in engine torch.
 _SEED = 1
@@ -38,7 +38,6 @@ class MegatronTraining:
     """Inputs of every step."""
 
     recipe: Recipe
-    options: MegatronCoreOptions
     device: torch.device
     tokens: Tokens
     positions: torch.Tensor  # [micro batch, sequence], the same in every micro batch
@@ -54,7 +53,7 @@ class MegatronTraining:
 def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) -> MegatronTraining:
     """Join the parallel groups of the recipe's layout and build this rank's part of the training.
 
-    Raises ConfigError if the batch is indivisible by the ranks, or the data are invalid.
+    Raises ConfigError if the data are invalid.
     """
     layout = recipe.parallelism
     parallel_state.initialize_model_parallel(
@@ -62,7 +61,6 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
         distributed_timeout_minutes=math.ceil(recipe.deadlines.meeting_s / 60), create_gloo_process_groups=False,
     )  # fmt: skip
     copies, copy = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
-    copy_batch = sequences_of_copy(recipe, copies)
     # Dropout differs between copies and stages; between tensor-parallel ranks, Megatron-Core sees to that.
     seed = stable_seed(_SEED, copy, parallel_state.get_pipeline_model_parallel_rank())
     torch.manual_seed(seed)
@@ -72,10 +70,10 @@ def prepare(recipe: Recipe, options: MegatronCoreOptions, device: torch.device) 
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
     reports = last and parallel_state.get_tensor_model_parallel_rank() == 0
     return MegatronTraining(
-        recipe=recipe, device=device, options=options, tokens=open_tokens(recipe),
+        recipe=recipe, device=device, tokens=open_tokens(recipe),
         positions=torch.arange(recipe.sequence_length, device=device).expand(recipe.micro_batch_size, -1),
         chunks=chunks, optimizer=_optimizer(recipe, options, config, chunks), copies=copies, copy=copy,
-        copy_batch=copy_batch, reports=reports, fed=Fed(reports=reports),
+        copy_batch=recipe.samples_per_step // copies, reports=reports, fed=Fed(reports=reports),
     )  # fmt: skip
 
 
@@ -143,7 +141,7 @@ def _optimizer(recipe: Recipe, options: MegatronCoreOptions, config: Transformer
 def run(recipe: Recipe, options: MegatronCoreOptions, device: torch.device, log: StepLog) -> None:
     """Train a recipe within the process group that is there.
 
-    Raises ConfigError if the batch is indivisible by the ranks, or the data are invalid.
+    Raises ConfigError if the data are invalid.
     """
     training = prepare(recipe, options, device)
     implementation = transformer_impl(options, device)

@@ -28,7 +28,7 @@ from pytest_llmbench.workloads.rank.step_clock import StepClock, on_arrival
 from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import attention, matmul
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
-from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, sequences_of_copy, stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
 # Seed of parameters and dropout, as in the OPT baselines; the data has its own.
 _SEED = 1
@@ -42,8 +42,8 @@ _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m
 def train(context: RankContext, log: StepLog) -> None:
     """Train the recipe that is `context.config` and log every step, as `StepClock` does.
 
-    Raises ConfigError if the recipe or its data are invalid, or its batch is indivisible by the ranks, and RunError if
-    the ranks failed to find each other, or one lacks a GPU.
+    Raises ConfigError if the recipe or its data are invalid, and RunError if the ranks failed to find each other, or
+    one lacks a GPU.
     """
     recipe = validate(Recipe, context.config, "recipe")
     options = validate(TorchOptions, recipe.options, f"recipe {recipe.name}: options")
@@ -92,7 +92,8 @@ class _Training:
 
 def _prepare(recipe: Recipe, options: TorchOptions, context: RankContext, device: torch.device) -> _Training:
     shared = recipe.parallelism.tensor
-    copy_batch, (copy, place) = sequences_of_copy(recipe, context.world_size // shared), divmod(context.rank, shared)
+    copy_batch = recipe.samples_per_step * shared // context.world_size
+    copy, place = divmod(context.rank, shared)
     tokens = open_tokens(recipe)  # first, as what is wrong with data shows at once
     model = build_model(recipe, options, device, context.world_size, _SEED)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks

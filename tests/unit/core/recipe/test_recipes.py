@@ -119,9 +119,7 @@ def references(**changes: Any) -> dict[str, Any]:
     ({"recipes": {"small": {"engine": None}}}, ["recipe small: engine: "]),
     ({"recipes": []}, ["tiny.yaml: recipes: "]),
 ])  # fmt: skip
-def test_a_mistake_is_told_with_its_place(
-    load: Load, tmp_path: Path, changes: dict[str, Any], messages: list[str]
-) -> None:
+def test_mistakes_have_their_place(load: Load, tmp_path: Path, changes: dict[str, Any], messages: list[str]) -> None:
     """A mistake stops a file at any scale, and each line begins with its place."""
     for scale in SCALES:
         with pytest.raises(ConfigError) as error:

@@ -73,12 +73,10 @@ INNOCENT = [
     "pad_token: <|endoftext|>, eos_token=</s>, max_tokens=1024000, token = 50256000",
     'HF_TOKEN="$(</home/bench/.hf_token)" && export HF_TOKEN',
     "KeyError: 'transformer.layers.12.weight'; missing key: transformer.layers.12.weight",
-    "docker://nvcr.io:5000/nvidia/nemo@sha256:0123456789abcdef",
-    "tokens per second: 12345.678, words/s=123456",
+    "docker://nvcr.io:5000/nvidia/nemo@sha256:0123456789abcdef", "tokens per second: 12345.678, words/s=123456",
     "--tokenizer-type GPT2BPETokenizer --vocab-file /data/gpt2-vocab-512.json",
-    "step 12: https://host:8080/path?x=1 user@host1",
-    "unknown key 'stpes'; secret: /etc/key1/file22",
-]
+    "step 12: https://host:8080/path?x=1 user@host1", "unknown key 'stpes'; secret: /etc/key1/file22",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", TELLTALE)

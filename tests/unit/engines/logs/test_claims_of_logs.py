@@ -52,48 +52,45 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
     return head + line_end + printed + middle + rest
 
 
-@pytest.mark.parametrize(
-    ("argument", "value", "said"),
-    [
-        ("num_layers", 12, "layers 12"),
-        ("hidden_size", 128, "hidden size 128"),
-        ("ffn_hidden_size", 128, "feed forward size 128"),
-        ("num_attention_heads", 8, "attention heads 8"),
-        ("seq_length", 16, "sequence length 16"),
-        ("global_batch_size", 4, "global batch size 4"),
-        ("micro_batch_size", 1, "micro batch size 1"),
-        ("tensor_model_parallel_size", 1, "tensor 1"),
-        ("pipeline_model_parallel_size", 2, "pipeline 2"),
-        ("context_parallel_size", 2, "context parallel 2"),
-        ("world_size", 1, "world size 1"),
-        ("train_iters", 29, "steps 29"),
-        ("params_dtype", "torch.bfloat16", "precision bf16"),
-        ("sequence_parallel", True, "sequence parallel on"),
-        ("recompute_granularity", "full", "activation checkpointing full"),
-        ("group_query_attention", True, "grouped queries on"),
-        ("swiglu", True, "gated feed forward on"),
-        ("num_experts", 8, "experts 8"),
-        ("optimizer", "sgd", "optimizer sgd"),
-        ("position_embedding_type", "rope", "positions rope"),
-        ("fp8", "hybrid", "precision fp8"),
-        ("hidden_dropout", 0.0, "dropout 0;"),
-        ("attention_dropout", 0.25, "dropout 0.25;"),
-        # These have no claim of their own.
-        ("load", "/checkpoints/base", "load /checkpoints/base"),
-        ("finetune", True, "finetune True"),
-        ("window_size", "(128, 0)", "window_size (128, 0)"),
-        ("kv_channels", 32, "kv_channels 32"),
-        ("mtp_num_layers", 1, "mtp_num_layers 1"),
-        ("add_bias_linear", False, "add_bias_linear False"),
-        ("main_grads_dtype", "torch.bfloat16", "main_grads_dtype torch.bfloat16"),
-        ("rampup_batch_size", "['2', '2', '1000']", "rampup_batch_size ['2'"),
-        ("num_layers_per_virtual_pipeline_stage", 1, "num_layers_per_virtual_pipeline_stage 1"),
-        ("virtual_pipeline_model_parallel_size", 2, "virtual_pipeline_model_parallel_size 2"),
-        ("moe_expert_capacity_factor", 1.0, "moe_expert_capacity_factor 1.0"),
-        ("add_position_embedding", False, "add_position_embedding False"),
-        ("clip_grad", 0.0, "clip_grad 0.0; optimizer.clip_grad_norm of the recipe is 1.0"),
-    ],
-)
+@pytest.mark.parametrize(("argument", "value", "said"), [
+    ("num_layers", 12, "layers 12"),
+    ("hidden_size", 128, "hidden size 128"),
+    ("ffn_hidden_size", 128, "feed forward size 128"),
+    ("num_attention_heads", 8, "attention heads 8"),
+    ("seq_length", 16, "sequence length 16"),
+    ("global_batch_size", 4, "global batch size 4"),
+    ("micro_batch_size", 1, "micro batch size 1"),
+    ("tensor_model_parallel_size", 1, "tensor 1"),
+    ("pipeline_model_parallel_size", 2, "pipeline 2"),
+    ("context_parallel_size", 2, "context parallel 2"),
+    ("world_size", 1, "world size 1"),
+    ("train_iters", 29, "steps 29"),
+    ("params_dtype", "torch.bfloat16", "precision bf16"),
+    ("sequence_parallel", True, "sequence parallel on"),
+    ("recompute_granularity", "full", "activation checkpointing full"),
+    ("group_query_attention", True, "grouped queries on"),
+    ("swiglu", True, "gated feed forward on"),
+    ("num_experts", 8, "experts 8"),
+    ("optimizer", "sgd", "optimizer sgd"),
+    ("position_embedding_type", "rope", "positions rope"),
+    ("fp8", "hybrid", "precision fp8"),
+    ("hidden_dropout", 0.0, "dropout 0;"),
+    ("attention_dropout", 0.25, "dropout 0.25;"),
+    # These have no claim of their own.
+    ("load", "/checkpoints/base", "load /checkpoints/base"),
+    ("finetune", True, "finetune True"),
+    ("window_size", "(128, 0)", "window_size (128, 0)"),
+    ("kv_channels", 32, "kv_channels 32"),
+    ("mtp_num_layers", 1, "mtp_num_layers 1"),
+    ("add_bias_linear", False, "add_bias_linear False"),
+    ("main_grads_dtype", "torch.bfloat16", "main_grads_dtype torch.bfloat16"),
+    ("rampup_batch_size", "['2', '2', '1000']", "rampup_batch_size ['2'"),
+    ("num_layers_per_virtual_pipeline_stage", 1, "num_layers_per_virtual_pipeline_stage 1"),
+    ("virtual_pipeline_model_parallel_size", 2, "virtual_pipeline_model_parallel_size 2"),
+    ("moe_expert_capacity_factor", 1.0, "moe_expert_capacity_factor 1.0"),
+    ("add_position_embedding", False, "add_position_embedding False"),
+    ("clip_grad", 0.0, "clip_grad 0.0; optimizer.clip_grad_norm of the recipe is 1.0"),
+])  # fmt: skip
 def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value: object, said: str) -> None:
     problem = known(OURS.problem(tmp_path, ours({argument: value})))
     assert problem.kind == "wrong_work"
@@ -101,16 +98,13 @@ def test_each_printed_argument_has_to_agree(tmp_path: Path, argument: str, value
     assert re.match(r"job\.out:\d+ says ", problem.message)
 
 
-@pytest.mark.parametrize(
-    ("said", "named"),
-    [
-        ({"micro_batches": 8}, "micro batches 8"),
-        ({"vocabulary": 50257}, "vocab size 50257"),
-        ({"parameters": 60736 - 25184}, "parameters of rank 35552"),  # a layer less, on the second rank alone
-        ({"parameters": 60736 + 25184}, "parameters of rank 85920"),
-        ({"parameters": 2 * 60736}, "parameters of rank 121472"),  # the matrices are not shared
-    ],
-)
+@pytest.mark.parametrize(("said", "named"), [
+    ({"micro_batches": 8}, "micro batches 8"),
+    ({"vocabulary": 50257}, "vocab size 50257"),
+    ({"parameters": 60736 - 25184}, "parameters of rank 35552"),  # a layer less, on the second rank alone
+    ({"parameters": 60736 + 25184}, "parameters of rank 85920"),
+    ({"parameters": 2 * 60736}, "parameters of rank 121472"),  # the matrices are not shared
+])  # fmt: skip
 def test_each_printed_count_has_to_agree(tmp_path: Path, said: dict[str, int], named: str) -> None:
     problem = known(OURS.problem(tmp_path, ours(counts=said)))
     assert (problem.kind, named in problem.message) == ("wrong_work", True), problem.message
@@ -133,9 +127,7 @@ def test_what_the_recipe_asks_for_beyond_its_fields_may_be_printed(tmp_path: Pat
     ("Total number of parameters in billions: 1.31", {}, "wrong_work"),
     ("Total number of parameters in billions: 0.00", {}, None),
 ])  # fmt: skip
-def test_lines_beside_arguments_must_agree(
-    tmp_path: Path, more: str, arguments: dict[str, str], kind: str | None
-) -> None:
+def test_lines_by_arguments_must_agree(tmp_path: Path, more: str, arguments: dict[str, str], kind: str | None) -> None:
     """A folder of checkpoints may be named that has none yet."""
     named = {"load": "/base"} if "random" in more or arguments else {}
     problem = OURS.problem(tmp_path, ours(named, more=more), options={"arguments": arguments})
@@ -215,31 +207,28 @@ CONFIGURATION = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("printed", "instead", "named"),
-    [
-        ("devices: 8", "devices: 4", "trainer.devices 4; topology"),
-        ("num_layers: 12", "num_layers: 6", "model.num_layers 6; model.layers"),
-        ("seq_length: 512", "seq_length: 256", "model.encoder_seq_length 256"),
-        ("precision: bf16", "precision: '16-mixed'", "trainer.precision 16-mixed"),
-        ("dropout: 0.1", "dropout: 0.0", "model.hidden_dropout 0.0"),
-        ("name: fused_adam", "name: distributed_fused_adam", "model.optim.name distributed_fused_adam"),
-        ("rampup_batch_size: null", "rampup_batch_size:\n      - 2\n      - 2", "model.rampup_batch_size 2"),
-        ("batches: 1", "batches: 2", "trainer.accumulate_grad_batches 2"),
-        ("kv_channels: 64", "kv_channels: 32", "model.kv_channels 32"),
-        *(
-            ("kv_channels: 64", more, f"model.{more.replace(':', '')}")
-            for more in (
-                "fp8: true",
-                "num_query_groups: 2",
-                "activation: fast-swiglu",
-                "position_embedding_type: rope",
-                "share_embeddings_and_output_weights: false",
-                "restore_from_path: x.nemo",
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize(("printed", "instead", "named"), [
+    ("devices: 8", "devices: 4", "trainer.devices 4; topology"),
+    ("num_layers: 12", "num_layers: 6", "model.num_layers 6; model.layers"),
+    ("seq_length: 512", "seq_length: 256", "model.encoder_seq_length 256"),
+    ("precision: bf16", "precision: '16-mixed'", "trainer.precision 16-mixed"),
+    ("dropout: 0.1", "dropout: 0.0", "model.hidden_dropout 0.0"),
+    ("name: fused_adam", "name: distributed_fused_adam", "model.optim.name distributed_fused_adam"),
+    ("rampup_batch_size: null", "rampup_batch_size:\n      - 2\n      - 2", "model.rampup_batch_size 2"),
+    ("batches: 1", "batches: 2", "trainer.accumulate_grad_batches 2"),
+    ("kv_channels: 64", "kv_channels: 32", "model.kv_channels 32"),
+    *(
+        ("kv_channels: 64", more, f"model.{more.replace(':', '')}")
+        for more in (
+            "fp8: true",
+            "num_query_groups: 2",
+            "activation: fast-swiglu",
+            "position_embedding_type: rope",
+            "share_embeddings_and_output_weights: false",
+            "restore_from_path: x.nemo",
+        )
+    ),
+])  # fmt: skip
 def test_a_configuration_of_sections_has_to_agree(tmp_path: Path, printed: str, instead: str, named: str) -> None:
     whole = NEMO_1.evidence(tmp_path, CONFIGURATION).compared
     assert whole.differ == ()
@@ -314,9 +303,7 @@ def test_a_true_log_is_judged_as_it_was(tmp_path: Path, log: TrueLog) -> None:
      (LAMBDA_13B, r"(micro_batch_size_per_gpu) +16", r"\1  8", "micro batch size 8")],
     lambda case: case[0].name,
 ))  # fmt: skip
-def test_a_true_log_of_other_work_is_refused(
-    tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str
-) -> None:
+def test_a_log_of_other_work_is_refused(tmp_path: Path, log: TrueLog, pattern: str, instead: str, named: str) -> None:
     damaged, changes = re.subn(pattern, instead, log.text())
     assert changes
     problem = known(log.problem(tmp_path, damaged))

@@ -46,16 +46,13 @@ def metaseq(rate: float = 1.0, wall: float = 1.0, stamps: float = 1.0, busy: flo
     return "".join(f"{line}\n" for line in lines)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        metaseq(),
-        metaseq(pause_s=7.0),  # an evaluation, a checkpoint, or norms that are logged
-        metaseq(busy=0.6),
-        metaseq(busy=1.2),
-        metaseq(stamps=1.01),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    metaseq(),
+    metaseq(pause_s=7.0),  # an evaluation, a checkpoint, or norms that are logged
+    metaseq(busy=0.6),
+    metaseq(busy=1.2),
+    metaseq(stamps=1.01),
+])  # fmt: skip
 def test_clocks_that_agree_are_no_doubt(tmp_path: Path, text: str) -> None:
     assert METASEQ.problem(tmp_path, text) is None
 

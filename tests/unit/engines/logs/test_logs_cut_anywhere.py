@@ -26,14 +26,11 @@ from tests.support.shipped import shipped_recipes
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 RUN: dict[str, Any] = {
-    "gpus_per_node": 0,
-    "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
-    "optimizer": {"learning_rate": 1.0e-3},
-    "time_limit": 5,
-    "references": [
-        {"name": "any", "statistic": "loss_drop", "at_least": "-9 nat", "why": "x", "source": "y", "date": "2026-01-01"}
-    ],
-}
+    "gpus_per_node": 0, "model": {"layers": 2, "hidden_size": 64, "attention_heads": 4, "vocab_size": 128},
+    "optimizer": {"learning_rate": 1.0e-3}, "time_limit": 5,
+    "references": [{"name": "any", "statistic": "loss_drop", "at_least": "-9 nat", "why": "x", "source": "y",
+                    "date": "2026-01-01"}],
+}  # fmt: skip
 # A log of our own for each engine, what its run was, and a line that proves its end.
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "megatron_lm": (

@@ -127,11 +127,9 @@ CHAT: Mapping[str, Any] = {
 OPT_350M = {"layers": 24, "hidden_size": 1024, "attention_heads": 16, "vocab_size": 50272, "dropout": 0.0}
 OPT_13B = {"layers": 40, "hidden_size": 5120, "attention_heads": 40, "vocab_size": 50272}
 LAMBDA_350M = TrueLog(
-    name="lambda/opt-350m_1_1xN_batch0001.log",
-    engine="deepspeed_chat",
-    ranks=8,
+    name="lambda/opt-350m_1_1xN_batch0001.log", engine="deepspeed_chat", ranks=8,
     recipe={**CHAT, "model": OPT_350M, "micro_batch_size": 24},
-)
+)  # fmt: skip
 LAMBDA_13B = TrueLog(
     name="lambda/opt-13b_1_1xN_batch0001.log", engine="deepspeed_chat", ranks=8,
     recipe={

@@ -38,9 +38,7 @@ def time(seconds: list[float]) -> Metric:
     ("<=", 0.94, False), ("<=", 1.0, None), ("<=", 1.06, True), ("<", 0.94, False), ("<", 1.06, True),
 ])  # fmt: skip
 @pytest.mark.parametrize("sense", ["rate", "time"])
-def test_a_bound_is_met_or_missed_only_where_that_is_certain(
-    op: Op, share: float, holds: bool | None, sense: Literal["rate", "time"]
-) -> None:
+def test_only_what_is_certain_ends(op: Op, share: float, holds: bool | None, sense: Literal["rate", "time"]) -> None:
     seconds = steps()
     metric = rate(seconds) if sense == "rate" else time(seconds)
     bound = Quantity(metric.value * share, metric.unit)
@@ -192,9 +190,7 @@ def test_two_runs_are_compared_by_the_intervals_of_both(share: float, holds: boo
     [(0.95, (49, 49), None), (1.05, (49, 49), None), (0.85, (49, 49), True), (0.95, (49, 50), True),
      (0.95, (49, None), True)],
 )  # fmt: skip
-def test_two_runs_of_few_steps_may_differ_more(
-    share: float, counts: tuple[int, int | None], holds: bool | None
-) -> None:
+def test_two_runs_of_few_steps_differ_more(share: float, counts: tuple[int, int | None], holds: bool | None) -> None:
     one, other = rate(steps()), rate([each / share for each in steps(seed=2)])
     decision = compare_metrics(one, ">=", other, unseen_between(counts))
     assert decision.holds is holds

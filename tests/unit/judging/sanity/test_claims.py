@@ -12,7 +12,7 @@ from pytest_llmbench.core.record.claims import Asked, Claim, ClaimName, Span
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.repeats import repeated
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
-from pytest_llmbench.judging.sanity.losses import copied_in_log
+from pytest_llmbench.judging.sanity.losses import check_copies_in_log
 from pytest_llmbench.judging.sanity.work import OF_RECIPES, due
 from tests.conftest import known
 from tests.unit.judging.conftest import good_runs
@@ -50,22 +50,19 @@ def test_a_claim_that_differs_is_named(name: ClaimName, evidence: Evidence, by: 
     assert "rank 1" in problem.message
 
 
-@pytest.mark.parametrize(
-    ("expected", "value", "stage", "agrees"),
-    [
-        (Span(10, 12), 10, 0, True),
-        (Span(10, 12), 12, 0, True),
-        (Span(10, 12), 9, 0, False),
-        (Span(10, 12), 13, 0, False),
-        (Span(10, 12), "eleven", 0, False),
-        (Span(1000, 1000), 1004.0, 0, True),  # rounded to three digits
-        (Span(1000, 1000), 1004, 0, False),
-        ((Span(10, 12), Span(20, 22)), 21, 1, True),
-        ((Span(10, 12), Span(20, 22)), 21, 0, False),
-        ((Span(10, 12), Span(20, 22)), 21, 2, False),  # a stage that the recipe does not have
-        (None, 21, 0, True),
-    ],
-)
+@pytest.mark.parametrize(("expected", "value", "stage", "agrees"), [
+    (Span(10, 12), 10, 0, True),
+    (Span(10, 12), 12, 0, True),
+    (Span(10, 12), 9, 0, False),
+    (Span(10, 12), 13, 0, False),
+    (Span(10, 12), "eleven", 0, False),
+    (Span(1000, 1000), 1004.0, 0, True),  # rounded to three digits
+    (Span(1000, 1000), 1004, 0, False),
+    ((Span(10, 12), Span(20, 22)), 21, 1, True),
+    ((Span(10, 12), Span(20, 22)), 21, 0, False),
+    ((Span(10, 12), Span(20, 22)), 21, 2, False),  # a stage that the recipe does not have
+    (None, 21, 0, True),
+])  # fmt: skip
 def test_what_the_engine_asks_for_counts(expected: Asked, value: float | str, stage: int, *, agrees: bool) -> None:
     """A span with both of its ends, and of a pipeline the stage that the claim is about."""
     claim = Claim(name="parameters_of_rank", value=value, where="rank 0", stage=stage)
@@ -122,7 +119,7 @@ def of(lines: Sequence[tuple[float, float]]) -> Evidence:
     flat=st.booleans(),
 )  # fmt: skip
 def test_a_true_log_has_no_copies(seed: int, count: int, digits: int, scatter: float, flat: bool) -> None:
-    assert list(copied_in_log(of(log(seed, count, digits, scatter, flat=flat)))) == []
+    assert list(check_copies_in_log(of(log(seed, count, digits, scatter, flat=flat)))) == []
 
 
 @pytest.mark.parametrize(("count", "digits"), [(30, 4), (100, 3), (400, 3)])
@@ -130,7 +127,7 @@ def test_the_second_half_may_not_be_the_first(count: int, digits: int) -> None:
     lines = log(1, count, digits)
     half, some = count // 2, count // 3
     for copied in (lines[:half] * 2, [*lines[: 2 * some], *lines[:some]]):
-        (problem,) = copied_in_log(of(copied))
+        (problem,) = check_copies_in_log(of(copied))
         assert problem.kind == "implausible"
         assert "have the very durations and losses of those of steps 1 to" in problem.message
 

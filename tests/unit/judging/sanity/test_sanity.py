@@ -189,15 +189,12 @@ def test_more_than_the_hardware_can_do_is_implausible(metrics: dict[str, float],
         assert told in problem.message
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        ((1.0, 1.0, 1.0), None),
-        ((1.0, 0.4, 1.0), None),  # 80 % in this step
-        ((1.0, 1.0, 0.001), "step 3 took 0.001 s, which would be an MFU of 2.668e+04 %"),
-        ((1.5, 1.2, 0.3), "step 3 took 0.3 s, which would be an MFU of 133.3 %"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "told"), [
+    ((1.0, 1.0, 1.0), None),
+    ((1.0, 0.4, 1.0), None),  # 80 % in this step
+    ((1.0, 1.0, 0.001), "step 3 took 0.001 s, which would be an MFU of 2.668e+04 %"),
+    ((1.5, 1.2, 0.3), "step 3 took 0.3 s, which would be an MFU of 133.3 %"),
+])  # fmt: skip
 def test_a_step_faster_than_the_hardware_is_implausible(seconds: tuple[float, ...], told: str | None) -> None:
     steps = [Step(step=number, seconds=each) for number, each in enumerate(seconds, start=1)]
     problem = implausible({"mfu": Metric(value=40.0, unit="%", rule="")}, steps)

@@ -15,7 +15,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.references import Machine
 from pytest_llmbench.judging.sanity import Evidence, first_problem
-from pytest_llmbench.judging.sanity.losses import diverging
+from pytest_llmbench.judging.sanity.losses import check_divergence
 from tests.conftest import known
 from tests.unit.judging.conftest import GPU, small
 
@@ -57,25 +57,22 @@ FIRST = (Step(step=1, seconds=1.0, tokens=256, samples=8, loss=5.0),)
 LINE = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
 
 
-@pytest.mark.parametrize(
-    "good",
-    [
-        evidence(),
-        evidence(wall_s=None, device=None, world_size=None),
-        evidence(steps(6), completed=None, cut_off="declared", recipe=CUT),
-        evidence(steps(6), completed=None, cut_off=LINE, recipe=CUT),
-        evidence(cut_off=LINE),  # it did all its work before
-        evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, wall_s=60.0, **UNREAD, unread_after={5: 1}),
-        evidence((), totals={"throughput": 1.0}),
-        evidence(steps(12, 12), log_interval=12),
-        evidence(steps(12, 4), log_interval=8),  # more often than its interval
-        evidence((*FIRST, *steps(12, 4)), first_apart=True),
-        evidence((*FIRST, *steps(12, 12)), first_apart=True, log_interval=12),
-        evidence(steps(10, 5)),  # the two steps after the last line of a log interval have none
-        evidence(failure="ValueError: handled"),
-        evidence(steps(tokens=None, samples=None, loss=None)),
-    ],
-)
+@pytest.mark.parametrize("good", [
+    evidence(),
+    evidence(wall_s=None, device=None, world_size=None),
+    evidence(steps(6), completed=None, cut_off="declared", recipe=CUT),
+    evidence(steps(6), completed=None, cut_off=LINE, recipe=CUT),
+    evidence(cut_off=LINE),  # it did all its work before
+    evidence((*steps(60)[:5], *steps(60)[6:]), recipe={"steps": 60}, wall_s=60.0, **UNREAD, unread_after={5: 1}),
+    evidence((), totals={"throughput": 1.0}),
+    evidence(steps(12, 12), log_interval=12),
+    evidence(steps(12, 4), log_interval=8),  # more often than its interval
+    evidence((*FIRST, *steps(12, 4)), first_apart=True),
+    evidence((*FIRST, *steps(12, 12)), first_apart=True, log_interval=12),
+    evidence(steps(10, 5)),  # the two steps after the last line of a log interval have none
+    evidence(failure="ValueError: handled"),
+    evidence(steps(tokens=None, samples=None, loss=None)),
+])  # fmt: skip
 def test_a_good_run_passes(good: Evidence) -> None:
     assert first_problem(good) is None
 
@@ -150,10 +147,8 @@ def test_a_step_that_two_lines_are_about_counts_once(every: int, lines: int, sec
     means = [Step(step=n, interval=every, seconds=seconds, loss=4 - n / 1e6) for n in range(every, last + 1, every)]
     logged = (first, *means) if every > 1 else (first, means[1].model_copy(update={"interval": 2}), *means[2:])
     run: dict[str, Any] = {
-        "recipe": {"steps": last, "warm_up": {"steps": 1}},
-        "first_apart": True,
-        "log_interval": every,
-    }
+        "recipe": {"steps": last, "warm_up": {"steps": 1}}, "first_apart": True, "log_interval": every,
+    }  # fmt: skip
     took = last * seconds
     assert first_problem(evidence(logged, **run, wall_s=took)) is None
     problem = first_problem(evidence(logged, **run, wall_s=max(took - 5.1, took * 0.99 - 5.0)))
@@ -197,25 +192,22 @@ def curve(
 FALLING = [5 - n / 20 for n in range(40)]
 
 
-@pytest.mark.parametrize(
-    ("losses", "norms", "told"),
-    [
-        (FALLING, [3.0] * 40, ""),
-        (FALLING, [180.0, 207.0, *[5.0] * 38], ""),  # as JSC's 175B begins
-        (FALLING, [0.3 + n / 10 for n in range(40)], ""),  # while the learning rate rises
-        ([*FALLING[:20], 7.5, *FALLING[20:39]], [*[1.0] * 20, 500.0, *[1.0] * 19], ""),  # a spike that passes
-        ([*FALLING[:9], *[40.0] * 10, *FALLING[19:]], [1.0] * 40, "the loss is 40 at step 10"),
-        (FALLING, [*[1.0] * 9, 1e9, *[1.0] * 30], "the gradient norm rose from 1 to 1e+09 at step 10"),
-        (FALLING, [10 ** (n / 6.5) for n in range(40)], "the gradient norm rose from 1 to 1e+04 at step 27"),
-        (FALLING, [1 + 25e3 * n for n in range(40)], "the gradient norm rose from 1 to 2.5e+04 at step 2"),
-        (FALLING, [*[1.0] * 25, *[300.0] * 15], "from 1 to 300 (medians of a quarter)"),
-    ],
-)
+@pytest.mark.parametrize(("losses", "norms", "told"), [
+    (FALLING, [3.0] * 40, ""),
+    (FALLING, [180.0, 207.0, *[5.0] * 38], ""),  # as JSC's 175B begins
+    (FALLING, [0.3 + n / 10 for n in range(40)], ""),  # while the learning rate rises
+    ([*FALLING[:20], 7.5, *FALLING[20:39]], [*[1.0] * 20, 500.0, *[1.0] * 19], ""),  # a spike that passes
+    ([*FALLING[:9], *[40.0] * 10, *FALLING[19:]], [1.0] * 40, "the loss is 40 at step 10"),
+    (FALLING, [*[1.0] * 9, 1e9, *[1.0] * 30], "the gradient norm rose from 1 to 1e+09 at step 10"),
+    (FALLING, [10 ** (n / 6.5) for n in range(40)], "the gradient norm rose from 1 to 1e+04 at step 27"),
+    (FALLING, [1 + 25e3 * n for n in range(40)], "the gradient norm rose from 1 to 2.5e+04 at step 2"),
+    (FALLING, [*[1.0] * 25, *[300.0] * 15], "from 1 to 300 (medians of a quarter)"),
+])  # fmt: skip
 @pytest.mark.parametrize("kind", ["ranks", "command"])
 def test_losses_and_gradients_are_looked_at_as_curves(
     losses: list[float], norms: list[float], told: str, kind: Literal["ranks", "command"]
 ) -> None:
-    problems = list(diverging(curve(losses, norms, kind)))
+    problems = list(check_divergence(curve(losses, norms, kind)))
     assert bool(problems) == bool(told)
     assert all(problem.kind == "loss_rises" for problem in problems)
     assert told in "; ".join(problem.message for problem in problems)

@@ -63,8 +63,6 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
     assert [step.step for step in series.steps] == list(range(1, 9))
     assert (series.steps[0].loss, series.steps[4].loss) == (5.795322418212891, 5.123472690582275)
     assert [step.seconds for step in series.steps][4:6] == [4 / 234.52, 4 / 274.66]
-    assert series.totals["ppl after epoch 0"] == 325.33001708984375
-    assert series.totals["ppl after epoch 2"] == 154.38841247558594
     assert series.completed == "2 of 2 processes exit successfully"
     assert (series.world_size, series.unread, series.restarted) == (2, 0, None)
 
@@ -72,9 +70,6 @@ def test_step_1_of_upstream(sample: Callable[[str], Path]) -> None:
 def test_step_2_of_upstream(sample: Callable[[str], Path]) -> None:
     series = read_log([sample("logs/deepspeed_chat_step2.log")], reader())
     assert series.steps == ()
-    assert series.totals["chosen_last_scores after epoch 1"] == 2.34375
-    assert series.totals["rejected_last_scores after epoch 1"] == -2.65625
-    assert series.totals["acc after epoch 1"] == 1.0
     assert series.completed == "2 of 2 processes exit successfully"
 
 
@@ -153,17 +148,14 @@ def test_a_second_run_in_the_same_log(read: Read) -> None:
     assert read(reader(), first + second).restarted is not None
 
 
-@pytest.mark.parametrize(
-    ("lines", "completed"),
-    [
-        ([EPOCH.format(1), EXIT.format(1), EXIT.format(2)], True),
-        ([EPOCH.format(1), EXIT.format(1)], False),
-        ([EXIT.format(1), EXIT.format(2)], False),  # it never trained
-        ([EPOCH.format(1), "saving the final model ..."], False),
-        (["node-1: Throughput: 145.5760 samples/sec"], True),
-        (["Throughput: nan samples/sec"], False),
-    ],
-)
+@pytest.mark.parametrize(("lines", "completed"), [
+    ([EPOCH.format(1), EXIT.format(1), EXIT.format(2)], True),
+    ([EPOCH.format(1), EXIT.format(1)], False),
+    ([EXIT.format(1), EXIT.format(2)], False),  # it never trained
+    ([EPOCH.format(1), "saving the final model ..."], False),
+    (["node-1: Throughput: 145.5760 samples/sec"], True),
+    (["Throughput: nan samples/sec"], False),
+])  # fmt: skip
 def test_what_proves_that_a_run_is_complete(read: Read, lines: list[str], completed: bool) -> None:
     """Every rank's success after training, or the fork's last line; no half of either."""
     world = f"{HEAD} [launch.py:164:main] dist_world_size=2"
@@ -212,11 +204,8 @@ def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
         list(reader()(text))
 
 
-def test_a_throughput_or_an_evaluation_that_cannot_be_read_is_counted(read: Read) -> None:
+def test_a_throughput_that_cannot_be_read_is_counted(read: Read) -> None:
     assert read(reader(), f"{EPOCH.format(1)}\n{SPEED.format('NA', 8.0)}\n").unread == 1
-    line = f"chosen_last_scores (higher is better) : 2.3{HEAD} nnodes=1, node_rank=0"
-    torn = f"***** Evaluating reward, Epoch 1/1 *****\n{line}\n"
-    assert (read(reader(), torn).totals, read(reader(), torn).unread) == ({}, 1)
 
 
 @given(st.lists(st.sampled_from([
@@ -300,9 +289,7 @@ def test_carriage_returns_end_lines_and_odd_bytes_end_nothing(tmp_path: Path) ->
     assert evaluate(tmp_path, 5.0) == HEADER + b"n,5.0,Success\r\n"
 
 
-def test_a_run_without_a_log_has_a_row_and_an_unreadable_one_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_log_has_a_row_and_unreadable_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluate([tmp_path / "no.log"], 0.0) == HEADER + b"recorded,-1,Fail\r\n"
     log = write(tmp_path, "n slots=8\n")
     monkeypatch.setattr(Path, "open", lambda path, _: os.open(path / "in a file", os.O_RDONLY))

@@ -238,7 +238,7 @@ def test_published_lines_of_13b(sample: Sample) -> None:
 
 
 def test_lines_of_two_runs_with_srun_labels(sample: Sample) -> None:
-    """Three lines with a label start in the middle of a run; three without have skipped iterations."""
+    """Three lines with a label start in the middle of a run; three without are slower, with skipped iterations."""
     text = sample("megatron/awslabs_megatron_gpt3.excerpt.txt").read_text()
     labelled = [step(line.partition(":")[2]) for line in text.splitlines() if line.strip().startswith("1:")]
     skipped = [step(line) for line in text.splitlines() if line.strip().startswith("iteration")]
@@ -250,7 +250,7 @@ def test_lines_of_two_runs_with_srun_labels(sample: Sample) -> None:
     ]  # fmt: skip
     assert all(line.reported["number_of_skipped_iterations"] == 1.0 for line in skipped)
     series = read_log([sample("megatron/awslabs_megatron_gpt3.excerpt.txt")], parse)
-    assert [(line.step, line.interval) for line in series.steps] == [(25, 1), (26, 1), (27, 1)]
+    assert [(line.step, line.interval) for line in series.steps] == [(1, 1), (2, 1), (3, 1)]
 
 
 @pytest.mark.parametrize(("name", "steps", "ranks", "seconds"), [

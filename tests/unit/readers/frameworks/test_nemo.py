@@ -76,18 +76,15 @@ def test_what_only_looks_alike_says_nothing(text: str) -> None:
     assert list(parse(text)) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (BAR.format("1.23e+5"), "whole number"),  # rounded by the bar
-        (BAR.format("nan.0"), "whole number"),
-        (BAR.format("-1.00"), "whole number"),
-        (BAR.format("39.00, train_step_timing=fast"), "train_step_timing"),
-        (BAR.format("39.00")[:-1], "cut off"),
-        ("Training epoch 0, iteration 18/19 | lr: 0.005", "whole number"),
-        (LINE.format("reduced_train_loss: 4.89|"), "reduced_train_loss"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (BAR.format("1.23e+5"), "whole number"),  # rounded by the bar
+    (BAR.format("nan.0"), "whole number"),
+    (BAR.format("-1.00"), "whole number"),
+    (BAR.format("39.00, train_step_timing=fast"), "train_step_timing"),
+    (BAR.format("39.00")[:-1], "cut off"),
+    ("Training epoch 0, iteration 18/19 | lr: 0.005", "whole number"),
+    (LINE.format("reduced_train_loss: 4.89|"), "reduced_train_loss"),
+])  # fmt: skip
 def test_a_step_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         list(parse(text))
@@ -144,7 +141,7 @@ def test_parameters_that_are_not_trained(text: str, frozen: float) -> None:
 def test_the_times(words: str, seconds: float) -> None:
     """Below an hour with hundredths, above with hours, which may be more than a day's."""
     text = f"13.39user 53.30system {words}elapsed 38%CPU (0avgtext+0avgdata 27828maxresident)k"
-    assert list(gnu_time.parse(text)) == [Total("user_s", 13.39), Total("system_s", 53.30), Total("elapsed_s", seconds)]
+    assert list(gnu_time.parse(text)) == [Total("elapsed_s", seconds)]
     assert list(gnu_time.parse("gluedtext" + text)) == list(gnu_time.parse(text))
 
 
@@ -156,7 +153,7 @@ def test_every_time(hundredths: int) -> None:
         words, seconds = f"{hours}:{minutes:02}:{int(seconds % 60):02}", float(int(seconds))
     else:
         words = f"{minutes}:{hundredths // 100 % 60:02}.{hundredths % 100:02}"
-    _, _, total = gnu_time.parse(f"0.00user 0.00system {words}elapsed 0%CPU")
+    (total,) = gnu_time.parse(f"0.00user 0.00system {words}elapsed 0%CPU")
     assert isinstance(total, Total)
     assert total.value == pytest.approx(seconds)
 

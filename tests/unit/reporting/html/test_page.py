@@ -18,9 +18,9 @@ from pytest_llmbench.core.record.records import Judgement, RunRecord, Verdict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import open_history
 from pytest_llmbench.reporting.html import sections
+from pytest_llmbench.reporting.html.drawing import frame_of
 from pytest_llmbench.reporting.html.figures import check_figures, step_figures
 from pytest_llmbench.reporting.html.trend import trend_figures
-from pytest_llmbench.session.folder import newest
 from tests.support.recorded import (
     broken_run,
     check_records,
@@ -152,12 +152,32 @@ def test_the_figure_has_the_interval_of_the_verdict(tmp_path: Path) -> None:
     run = run_record(tmp_path, "opt125m", 1)
     judged, *_ = run.judgements
     wider = judged.model_copy(update={"unit": "words/s", "low": 440_000.0, "high": 470_000.0})
-    for judgement, words in (
-        (wider, "between 440,000 and 470,000 words/s by the verdict"),
-        (judged, "in further steps"),
-    ):
+    shown = ((wider, "between 440,000 and 470,000 words/s by the verdict"), (judged, "in further steps"))
+    for judgement, words in shown:
         _, throughput, *_ = step_figures(run.model_copy(update={"judgements": (judgement,)}), 1000)
         assert words in throughput.caption
+
+
+def test_numbers_beyond_every_axis_are_a_figure_or_none() -> None:
+    """A damaged record may have them."""
+    run = run_record(Path("s"), "opt125m", 1)
+    for change in ({"seconds": 1e-320}, {"loss": -1.7e308}):
+        first, *rest, last = run.steps
+        steps = (first.model_copy(update=change), *rest, last.model_copy(update={"loss": 1.7e308}))
+        assert len([frame_of(figure) for figure in step_figures(run.model_copy(update={"steps": steps}), 1000)]) == 3
+
+
+def test_a_pipe_among_replayed_logs_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "rank-0.log")
+    assert "it is not a regular file" in sections.ShownTexts([]).excerpt(tmp_path, path, 100).note
+
+
+def test_a_damaged_interval_is_left_out(session: Path) -> None:
+    path, rows = session / layout.VERDICTS, Page(write_page(session)).rows
+    verdicts = json.loads(path.read_text())
+    verdicts["tests"][0] |= {"low": "x", "high": 1.0}
+    path.write_text(json.dumps(verdicts))
+    assert Page(write_page(session)).rows == rows
 
 
 def hostile(record: RunRecord) -> RunRecord:
@@ -228,15 +248,6 @@ def test_a_verdict_that_contradicts_its_record_is_told(session: Path) -> None:
     assert len(page.rows) == declared(session)
 
 
-def test_the_newest_session_began_last_whatever_its_name(tmp_path: Path) -> None:
-    """The order of names would have `nightly` after each session that has only its id."""
-    for at, name in enumerate(("nightly", "20261125-120000-abcdef")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / layout.PLAN).write_text("{}")
-        os.utime(tmp_path / name / layout.PLAN, (at, at))
-    assert newest(tmp_path).name == "20261125-120000-abcdef"
-
-
 def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
     """The figure shows earlier sessions of the same recipe, system and number of nodes; without any, it is left out."""
     fleet = Fleet("q", 1)
@@ -258,7 +269,7 @@ def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
 def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 runs that get as little as each of 2,000 does have a tenth of it."""
     folder, of = tmp_path / "s", 200 / 2_000
-    for name in ("_ALL_POINTS", "_ALL_TEXT", "_ALL_STEP_LOGS", "_MOST_WHOLE"):
+    for name in ("_ALL_POINTS", "_ALL_TEXT", "_MOST_WHOLE"):
         monkeypatch.setattr(sections, name, int(getattr(sections, name) * of))
     write_large(folder, 200, 100)
     path = write_page(folder)
@@ -269,9 +280,7 @@ def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pyte
     assert path.stat().st_size * 10 < 15e6
 
 
-def test_the_command_makes_the_report_anew(
-    session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_the_command_makes_the_report_anew(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_llmbench.session.refusals.refused_records", lambda *_: {})  # its records are made up
     command = typer.Typer()
     command.command()(report_session)

@@ -15,11 +15,9 @@ from pytest_llmbench.session.journal.journal import Journal, JournalEvent, Owned
 EVENTS = (
     now("began", host="n1", pid=17, cluster="slurm", command=("-k", "größe\r\n"), tests=("test_a.py::test_a[x]",)),
     now("submitting", name="tiny", plan="0123", job="llmbench-tiny", script="/a b/submission.sh"),
-    now("submitted", name="tiny", job_id="4711"),
-    now("finished", name="tiny", record="89ab"),
-    now("judged", name="test_a.py::test_a[x]", verdict="PASS"),
-    now("ended"),
-)
+    now("submitted", name="tiny", job_id="4711"), now("finished", name="tiny", record="89ab"),
+    now("judged", name="test_a.py::test_a[x]", verdict="PASS"), now("ended"),
+)  # fmt: skip
 WHOLE = b"".join(event.line for event in EVENTS)
 
 

@@ -322,7 +322,7 @@ def test_all_groups_of_whole_ranks_are_measured(games_of_ranks: list[Answer[Rank
     assert four.busbw == pytest.approx(1.5 * 2**16 / four.seconds / 1e9)
 
 
-def test_a_killed_rank_costs_its_partner_that_game_alone_and_one_that_hangs_is_given_up(
+def test_a_killed_rank_costs_that_game_alone_a_hung_one_is_given_up(
     games_of_ranks: list[Answer[RankGames]],
 ) -> None:
     assert games_of_ranks[1].data is None

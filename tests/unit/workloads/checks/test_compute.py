@@ -154,9 +154,7 @@ def test_tf32_is_a_choice_for_a_while(*, allowed: bool, word: str) -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_copies_are_made_alone_then_together(
-    rank: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_alone_then_together(rank: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks: one after the other, then both at once, each way; nobody waits for ever."""
     busy, most, lock, both = 0, {"alone": 0}, threading.Lock(), threading.Barrier(2, timeout=120)
 
@@ -235,9 +233,7 @@ def test_a_gpu_is_sampled_by_nvml(gpu: RankContext) -> None:
     assert telemetry.trouble is None
 
 
-def test_without_nvml_or_nvidia_ml_py_there_is_a_reason_and_no_telemetry(
-    gpu: RankContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nvml_there_is_a_reason_and_no_telemetry(gpu: RankContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NVML_SERIES")
     telemetry = _watch(gpu)
     assert (telemetry.trouble, telemetry.samples) == ("NVML: NVML Shared Library Not Found", [])

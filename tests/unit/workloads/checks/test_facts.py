@@ -110,9 +110,7 @@ def files(root: Path, texts: dict[str, str]) -> Path:
     ("/home/me/.triton", "nfs4", "server:/export/my home"), ("/homework", "ext4", "/dev/vda"),
     ("/scratch disk/x", "xfs", "/dev/nvme0n1"), ("/", "ext4", "/dev/vda"),
 ])  # fmt: skip
-def test_the_mount_of_a_path(
-    path: str, kind: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mount_of_paths(path: str, kind: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deepest counts, and of two at one place the later, which hides the other."""
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(files(tmp_path, {"self/mounts": MOUNTS})))
     found = mount_of(Path(path))

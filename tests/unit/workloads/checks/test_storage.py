@@ -67,9 +67,7 @@ def test_a_file_that_ends_early_is_an_error(stream: Stream) -> None:
     assert caught.value.kind == "short_read"
 
 
-def test_a_step_that_fails_leaves_nothing(
-    context: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_step_leaves_nothing(context: RankContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Stream) -> dict[str, float]:
         raise OSError(28, "No space left on device")
 

@@ -41,7 +41,7 @@ ENTRY = """
 
             options = validate(DeepSpeedOptions, recipe.options, "options")
             rank = context.rank
-            setup = Setup(recipe=recipe, options=options, device=device, rank=rank, rank_batch=2, seed=1)
+            setup = Setup(recipe=recipe, options=options, device=device, rank=rank, rank_batch=2)
             model = ZeroModel(setup, build(setup))
             inputs, targets = batch(open_tokens(recipe), 2 * rank, 2, device)
             parameters = list(model.engine.module.parameters())

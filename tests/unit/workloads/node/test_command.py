@@ -168,9 +168,7 @@ def test_a_script_runs_and_its_end_is_reported(drive: Drive, tmp_path: Path) -> 
     (signal.SIGTERM, 143, f"trap '' TERM\n{FAMILY}"),
     (signal.SIGINT, 130, FAMILY),
 ], ids=["SIGTERM", "SIGINT"])  # fmt: skip
-def test_a_signal_ends_all_started(
-    drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str
-) -> None:
+def test_a_signal_ends_all_of_it(drive: Drive, tmp_path: Path, number: signal.Signals, code: int, script: str) -> None:
     process = drive(script)
     pids = family(tmp_path)
     process.send_signal(number)
@@ -214,9 +212,7 @@ def test_what_a_script_leaves_behind_is_ended(drive: Drive, tmp_path: Path) -> N
     ({"nodes": 2}, "wrong_nodes", "the run asks for 2 nodes and finds 1: "),
     ({"device": "cuda"}, "wrong_hardware", "nvidia-smi"),
 ], ids=["not prepared", "nodes", "no GPU"])  # fmt: skip
-def test_what_a_node_lacks_is_reported_and_nothing_starts(
-    drive: Drive, tmp_path: Path, task: dict[str, Any], kind: str, said: str
-) -> None:
+def test_what_a_node_lacks_is_told(drive: Drive, tmp_path: Path, task: dict[str, Any], kind: str, said: str) -> None:
     (tmp_path / "none").mkdir()
     env = {"PATH": f"{tmp_path}/none"} if kind == "wrong_hardware" else None
     assert drive("echo never", env, **task).wait(300) == 0

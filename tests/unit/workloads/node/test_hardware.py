@@ -160,9 +160,7 @@ def test_cores_on_another_socket_than_the_gpu(tmp_path: Path, near: str | None, 
 
 
 @pytest.mark.parametrize(("near", "bound"), [("0-1", {2, 3}), ("2-3", {0, 1})])
-def test_a_simulated_rank_is_on_the_wrong_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: str, bound: set[int]
-) -> None:
+def test_a_simulated_wrong_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: str, bound: set[int]) -> None:
     """It strikes when NCCL's lines are taken; without another socket it is an error, and never a healthy run."""
     allowed = {0, 1, 2, 3}
 

@@ -43,9 +43,7 @@ def test_outside_of_slurm_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) ->
     assert hosts_of_this_job() == (os.uname().nodename,)
 
 
-def test_slurm_names_those_of_a_job(
-    monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], dict[str, str]]
-) -> None:
+def test_slurm_names_jobs_nodes(monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], dict[str, str]]) -> None:
     """A list in Slurm's notation is Slurm's to read; when it does not, that is an error."""
     for name, value in STEP.items():
         monkeypatch.setenv(name, value)

@@ -117,9 +117,7 @@ def test_only_the_first_of_many_wrong_files_are_named(tmp_path: Path, missing: C
     assert "and 6 more of 10 like these" in message
 
 
-def test_a_download_under_way_does_not_count_and_brackets_are_a_name(
-    tmp_path: Path, missing: Callable[..., str]
-) -> None:
+def test_a_running_download_does_not_count_and_brackets_are_a_name(tmp_path: Path, missing: Callable[..., str]) -> None:
     fill(tmp_path, a=1, **{".b": 1})
     assert "1 of 2 files found" in missing(path=f"{tmp_path}/*.bin", count=2)
     assert missing(path=f"{tmp_path}/.*.bin") == ""
@@ -252,9 +250,7 @@ def boxed(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_a_check_runs_in_the_container_and_mounts_are_looked_at(
-    tmp_path: Path, task: MakeTask, boxed: dict[str, Any]
-) -> None:
+def test_checks_run_in_the_container_and_mounts_count(tmp_path: Path, task: MakeTask, boxed: dict[str, Any]) -> None:
     """A file below a mount is found without the container, by the innermost mount."""
     fill(tmp_path / "host", a=1)
     (tmp_path / "nested").mkdir()

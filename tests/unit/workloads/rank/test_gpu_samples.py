@@ -86,9 +86,7 @@ def test_a_rank_of_the_cpu_is_not_watched(context: RankContext) -> None:
 
 
 @pytest.mark.parametrize(("cuda", "uuid"), [("13.0", "GPU-1b2c"), (None, None)])
-def test_uuids_are_known(
-    context: RankContext, monkeypatch: pytest.MonkeyPatch, cuda: str | None, uuid: str | None
-) -> None:
+def test_known_uuids(context: RankContext, monkeypatch: pytest.MonkeyPatch, cuda: str | None, uuid: str | None) -> None:
     torch = pytest.importorskip("torch")
     asked: list[int] = []
 
@@ -199,9 +197,7 @@ def test_a_value_that_no_reader_takes_is_said(context: RankContext, series: Seri
     assert (told[-1].trouble or "").startswith("ValueError: memory_used_bytes must be a number that a GPU may have")
 
 
-def test_a_hung_call_writes_nothing_later(
-    context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hung_calls_write_nothing_later(context: RankContext, series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank does not wait for it, and its log is closed when the call comes back."""
     series(ROW)
     nvml, back = importlib.import_module("pynvml"), threading.Event()

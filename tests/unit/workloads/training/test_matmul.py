@@ -42,16 +42,12 @@ def test_a_real_rate_is_that_of_a_real_machine(measure: Measure) -> None:
 SLOWED = 1.0 / 3
 
 
-@pytest.mark.parametrize(
-    ("shown", "measured", "known"),
-    [
-        ([1.0, 0.9], 2, True),
-        ([SLOWED, 1.0, 0.95], 3, True),  # before the training
-        ([1.0, SLOWED, 0.4, 0.9], 4, True),  # after it
-        ([1.0, *[SLOWED] * 9], 6, False),  # and for so long
-    ],
-    ids=["nothing beside it", "a load before", "a load after", "a load that stays"],
-)
+@pytest.mark.parametrize(("shown", "measured", "known"), [
+    ([1.0, 0.9], 2, True),
+    ([SLOWED, 1.0, 0.95], 3, True),  # before the training
+    ([1.0, SLOWED, 0.4, 0.9], 4, True),  # after it
+    ([1.0, *[SLOWED] * 9], 6, False),  # and for so long
+], ids=["nothing beside it", "a load before", "a load after", "a load that stays"])  # fmt: skip
 def test_a_load_beside_one_measurement_does_not_lower_the_ceiling(
     shown: list[float], measured: int, known: bool, context: RankContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
