@@ -225,6 +225,7 @@ def _refuse_unasked_reference(run: Run, reference: Reference) -> None:
     """
     for op, bound in reference.bounds:
         if not any(made.applies(reference.statistic, op, bound) for made in run.comparisons):
+            #: error not_asked: a bound of the test's reference was compared with nothing
             raise RunError(
                 "not_asked",
                 f"reference {reference.name} was asked for, and `{reference.statistic} {op} {bound}` was not: write "
