@@ -53,7 +53,8 @@ def test_the_default_of_several_topologies_counts() -> None:
     assert read_topology_file(YAML).levels == TREE
     assert read_topology_file(YAML[:2]).levels == BLOCKS
     assert read_topology_file(YAML[:1]).levels == {}
-    for wrong in ({"tree": {}}, None, [{"tree": []}, {"tree": ["s0"]}], [{"block": {"blocks": [{}]}}]):
+    wrongs: list[Any] = [{"tree": {}}, None, [{"tree": []}, {"tree": ["s0"]}], [{"block": {"blocks": [{}]}}]]
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match="list of topologies"):
             read_topology_file(wrong)
 
