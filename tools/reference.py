@@ -40,17 +40,6 @@ from pytest_llmbench.core.schema import descriptions, models_in
 from pytest_llmbench.engines.base import ENGINES, get_engine
 from pytest_llmbench.judging.statistics import STATISTICS
 from pytest_llmbench.plugin.options import FOLDERS, OPTIONS, Option
-from pytest_llmbench.plugin.verdict.facts import (
-    CheckFacts,
-    HealthFacts,
-    HistoryFacts,
-    NumberFacts,
-    PlaceFacts,
-    ReferenceFacts,
-    RunFacts,
-    VerdictFacts,
-)
-from pytest_llmbench.reporting.ci import PROPERTIES
 from pytest_llmbench.session.replay import ReplayFacts
 
 ROOT = Path(__file__).parents[1]
@@ -60,17 +49,14 @@ PAGES = (DOCS / "reference.md", DOCS / "validation.md", DOCS / "cli.md", ROOT / 
 PROGRAMS = ("pytest ", "nvidia-smi ", "dcgmi", "openmetrics")
 # Kinds of names that comments explain.
 LABELS = (
-    "finding", "problem", "error", "statistic", "left out", "suite property", "test variable", "variable", "fault",
+    "finding", "problem", "error", "statistic", "left out", "suite property", "property", "test variable", "variable",
+    "fault",
 )  # fmt: skip
 # Keys of a run record that a reader of results looks for. Its JSON Schema has them all.
 OF_RESULTS = (
     "hosts", "timings", "recipe", "metrics", "steady", "judgements", "problem", "findings", "unjudged", "steps",
     "times", "provenance", "made_by",
 )  # fmt: skip
-
-# The properties of a test of a run, and of one of a check.
-OF_RUN = (HistoryFacts, RunFacts, ReferenceFacts, NumberFacts, PlaceFacts, VerdictFacts)
-OF_CHECK = (HealthFacts, CheckFacts, PlaceFacts, VerdictFacts)
 
 Row = Sequence[str]
 
@@ -237,8 +223,8 @@ def engines() -> list[Row]:
 
 
 def options_of(name: str) -> list[Row]:
-    """Rows of an engine's own options; `notes` are those of every command."""
-    return [row for row in keys(get_engine(name).options) if row[0] != "`notes`"]
+    """Rows of an engine's own options; `notes` and `arguments` are those of every command."""
+    return [row for row in keys(get_engine(name).options) if row[0] not in {"`notes`", "`arguments`"}]
 
 
 def statistics(name: str) -> list[Row]:
@@ -298,17 +284,6 @@ def _each_command(command: Any, words: str) -> Iterator[tuple[str, Any]]:
         yield from _each_command(inner, f"{words} {name}")
 
 
-def properties_of_checks() -> list[Row]:
-    """Rows of the properties that a test of a run lacks."""
-    of_runs = facts(*OF_RUN)
-    return in_xml([row for row in facts(*OF_CHECK) if row not in of_runs])
-
-
-def in_xml(rows: list[Row]) -> list[Row]:
-    """Those of the rows that a case of the JUnit report may have."""
-    return [row for row in rows if row[0].strip("`") in PROPERTIES]
-
-
 _KEYS = ("Key", "Value (default)", "Meaning")
 _OPTIONS = ("Option", "Value (default)", "Meaning")
 TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
@@ -328,8 +303,7 @@ TABLES: dict[str, tuple[Row, Callable[[], list[Row]]]] = {
     "problem kinds": (("Kind", "Meaning"), lambda: sorted(noted("problem"))),
     "simulated faults": (("Fault", "Meaning"), lambda: sorted(noted("fault"))),
     "kinds of errors": (("Kind", "Meaning"), lambda: sorted(noted("error"))),
-    "properties of a run": (("Property", "Meaning"), lambda: in_xml(facts(*OF_RUN))),
-    "properties of a check": (("Property of a check", "Meaning"), properties_of_checks),
+    "properties of a case": (("Property of a case", "Meaning"), lambda: noted("property")),
     "properties of the suite": (("Property", "Meaning"), lambda: noted("suite property")),
     "environment": (("Variable", "Meaning"), lambda: noted("variable")),
     "environment of tests": (("Variable", "Meaning"), lambda: noted("test variable")),

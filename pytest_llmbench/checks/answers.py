@@ -50,7 +50,7 @@ def _find_absent(data: BaseModel, field: str, keys: Collection[str]) -> list[str
 
 
 def describe_damage(field: str, what: str = "Field required") -> str:
-    """The reason not to judge a node whose answer is damaged in a field."""
+    """The reason to leave a node unjudged whose answer is damaged in a field."""
     return f"its answer is damaged: {field}: {what}; run the check again, and see the log of the rank"
 
 

@@ -138,7 +138,7 @@ class Check(Protocol):
 
 
 class CheckDefaults(Check):
-    """Base class of our checks: a verdict for each node, no options, no statistics."""
+    """Base class of our checks: a verdict for each node; options and statistics are its own."""
 
     scope: Literal["node", "cluster"] = "node"
     options: type[Strict] = NoOptions

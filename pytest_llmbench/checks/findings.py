@@ -25,7 +25,7 @@ NOT_COMPARED = "rates on CPUs and at scale smoke scatter too much to be compared
 
 
 def make_finding(host: str | None, subject: str, kind: str, severity: Severity, message: str, action: str) -> Finding:
-    """A finding without a number."""
+    """A finding in words alone."""
     return Finding(host=host, subject=subject, kind=kind, severity=severity, message=message, action=action)
 
 

@@ -26,6 +26,17 @@ _CLOCK_CHANGE_S = 3600.0
 _Range = tuple[float, float]
 
 
+def late_s(topology: Topology) -> float:
+    """Seconds by which the time of a line may be later than the end of its step."""
+    return _LATE_S if topology.gpus else _LATE_ON_CPUS_S
+
+
+def _differ(one: float, other: float, slack: float) -> bool:
+    """True if two spans of time are further apart than the slack, also if a clock was changed in between."""
+    apart = abs(one - other)
+    return apart > slack and abs(apart - _CLOCK_CHANGE_S) > slack
+
+
 def check_work(steps: Sequence[Step], rates: Mapping[str, str]) -> Iterator[str]:
     """Yield the two lines whose work per sample (rate × duration / samples) differs most, if by more than rounding.
 
@@ -111,13 +122,13 @@ def check_times(series: StepSeries, topology: Topology) -> Iterator[str]:
     """
     stamps = [step.at for step in series.steps if step.at is not None]
     resolution = 1.0 if all(stamp.is_integer() for stamp in stamps) else 0.0
-    late = _LATE_S if topology.gpus else _LATE_ON_CPUS_S
+    late = late_s(topology)
     for before, step in pairwise(series.steps):
         if before.at is None or step.at is None or step.paused or series.unread_after.get(before.step):
             continue
         logged, passed = _logged_s(before, step), step.at - before.at
         slack = resolution + late + _SHARE * max(logged, passed)
-        if abs(passed - logged) > slack and abs(abs(passed - logged) - _CLOCK_CHANGE_S) > slack:
+        if _differ(passed, logged, slack):
             yield (
                 f"up to step {step.step}, {step.step - before.step} steps took {logged:.6g} s by the line about them, "
                 f"and {passed:.6g} s by its time and that of the line before"
@@ -159,12 +170,8 @@ def check_rate(
 ) -> Iterator[str]:
     """Yield the first line whose rate differs from the recipe's work of a step in the time that the line reports.
 
-    Args:
-        steps: lines of the log.
-        rate: reported name of the rate.
-        work: work of a step by the recipe, in the unit of the rate times seconds.
-        per_second: reported name of the steps per second; None for the line's own seconds.
-        slack: allowed difference as a share, in addition to rounding.
+    `rate` and `per_second`, the steps per second, are reported names; without the second one the line's own seconds
+    count. `work` is in the unit of the rate times seconds. `slack` is as for `check_product`.
     """
     times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
     lines = [step for step in steps if times[step.step] and step.reported.get(rate)]
@@ -213,14 +220,14 @@ def check_wall(series: StepSeries, topology: Topology) -> Iterator[str]:
     Steps may take less than the time between two lines, as evaluations and checkpoints lie there too, but at least
     their busy time `train_wall`. All three clocks are in whole seconds.
     """
-    late = _LATE_S if topology.gpus else _LATE_ON_CPUS_S
+    late = late_s(topology)
     for before, step in pairwise(series.steps):
         walls = [line.reported.get("wall") for line in (before, step)]
         if before.at is None or step.at is None or walls[0] is None or walls[1] is None:
             continue
         logged, passed, wall = _logged_s(before, step), step.at - before.at, walls[1] - walls[0]
         slack = 2.0 + late + _SHARE * max(passed, wall, logged)
-        if abs(passed - wall) > slack and abs(abs(passed - wall) - _CLOCK_CHANGE_S) > slack:
+        if _differ(passed, wall, slack):
             yield f"from step {before.step} to {step.step} `wall` goes on by {wall:g} s, and the time by {passed:g} s"
         elif logged > wall + slack:
             yield (
@@ -239,8 +246,8 @@ def check_span(steps: Sequence[Step], topology: Topology, seconds: float) -> Ite
     if len(stamped) < 2:
         return
     (began, first), (ended, last) = stamped[0], stamped[-1]
-    passed, slack = ended - began, _SHARE * seconds + (_LATE_S if topology.gpus else _LATE_ON_CPUS_S)
-    if passed > seconds + slack and not abs(passed - seconds - _CLOCK_CHANGE_S) <= slack:
+    passed, slack = ended - began, _SHARE * seconds + late_s(topology)
+    if passed > seconds and _differ(passed, seconds, slack):
         yield (
             f"from step {first} to step {last} {passed:.6g} s passed by the lines' times, and {seconds:g} s are "
             f"logged for all of the timed steps"

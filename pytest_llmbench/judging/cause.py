@@ -16,6 +16,7 @@ from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.series import RankTimes, Step
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
+from pytest_llmbench.judging.findings import product_rates, sm_clocks
 from pytest_llmbench.judging.statistics import judged_steps, typical_steps
 
 CauseKind = Literal[
@@ -345,15 +346,11 @@ def _transfer(m: _Missed) -> Iterator[_Candidate]:
         yield _Candidate(cause=Cause(kind="network", sentence=way), weight=m.step_s - m.needed_s, shown=False)
 
 
-def _clocks(m: _Missed) -> dict[int, float]:
-    return {gpu.rank: gpu.sm_clock_mhz for gpu in m.record.telemetry if gpu.sm_clock_mhz is not None}
-
-
 def _throttled(m: _Missed) -> Iterator[_Candidate]:
     held = {gpu.rank: gpu for gpu in m.record.telemetry if gpu.throttled and _share(gpu) >= _THROTTLED}
     if not held:
         return
-    worst, clocks = max(held.values(), key=_share), _clocks(m)
+    worst, clocks = max(held.values(), key=_share), sm_clocks(m.record.telemetry)
     free = [clock for rank, clock in clocks.items() if rank not in held]
     clock = clocks.get(worst.rank)
     weight, slower = _share(worst), ""
@@ -373,8 +370,8 @@ def _share(gpu: GpuTelemetry) -> float:
 def _slower_gpus(m: _Missed) -> Iterator[_Candidate]:
     if not m.record.gpus:
         return
-    rates = {i.rank: i.matmul_flops_per_s / 1e12 for i in m.record.rank_info if i.matmul_flops_per_s is not None}
-    for what, unit, values in (("matrix products", "TFLOP/s", rates), ("SM clock", "MHz", _clocks(m))):
+    rates, clocks = product_rates(m.record.rank_info), sm_clocks(m.record.telemetry)
+    for what, unit, values in (("matrix products", "TFLOP/s", rates), ("SM clock", "MHz", clocks)):
         if len(values) != m.record.ranks or len(values) < 2:
             continue
         rank = min(values, key=lambda number: values[number])

@@ -14,7 +14,8 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
-from pytest_llmbench.judging.agreement import pace
+from pytest_llmbench.judging.agreement import late_s, pace
+from pytest_llmbench.judging.interval.slow_steps import NORMAL_MAD
 from pytest_llmbench.judging.interval.spread import spread
 from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.sanity import Evidence, outside
@@ -35,8 +36,6 @@ _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
 _FEWEST = 10
 # A slow step is this much above the median: in scaled MADs, and as a share of it.
 _SLOW_MADS, _SLOW_SHARE = 6.0, 0.2
-# MAD of normal noise as a standard deviation.
-_SCALED = 1.4826
 # This share of the judged steps may be skipped: in fp16 the loss scale is found at the start, and tried again every 100
 # to 1000 steps.
 _MOST_SKIPPED = 0.05
@@ -54,7 +53,7 @@ _RATES = frozenset({
 _READABLE = {"throughput_per_gpu": 5.0, "tflops": 5.0}
 _TOTALS = frozenset({"throughput_samples_per_s", "execution_time_s", "done_training_s"})
 # Times of lines confirm durations where they span this many times the delay of a line.
-_CLEAR, _LATE_S, _LATE_ON_CPUS_S = 10.0, 0.25, 2.0
+_CLEAR = 10.0
 # A drift is reported above this share of the mean and this many standard errors.
 _DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
 
@@ -107,8 +106,7 @@ def _is_timed_twice(e: Evidence) -> bool:
     if rates & _RATES or series.totals.keys() & _TOTALS or series.timed_twice:
         return True
     stamps = [step.at for step in steps if step.at is not None]
-    late = _LATE_S if e.topology.gpus else _LATE_ON_CPUS_S
-    return len(stamps) > 1 and stamps[-1] - stamps[0] >= _CLEAR * late
+    return len(stamps) > 1 and stamps[-1] - stamps[0] >= _CLEAR * late_s(e.topology)
 
 
 def _unreported(e: Evidence) -> Iterator[str]:
@@ -138,15 +136,12 @@ def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -
     hosts = {info.rank: info.node or info.host for info in ranks if info.device != "cpu"}
     if len(set(hosts.values())) < 2:
         return None
-    figures = {
-        ("matrix products", "TFLOP/s"): _product_rates(ranks),
-        ("SM clock", "MHz"): {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz},
-    }
-    known = {name: values for name, values in figures.items() if values.keys() == hosts.keys()}
+    figures = (("matrix products", "TFLOP/s", product_rates(ranks)), ("SM clock", "MHz", sm_clocks(telemetry)))
+    known = [figure for figure in figures if figure[2].keys() == hosts.keys()]
     if not known:
         return None
-    slow = [text for (what, unit), values in known.items() for text in _slow_nodes(what, unit, values, hosts)]
-    compared = " and ".join(what for what, _ in known)
+    slow = [text for figure in known for text in _slow_nodes(*figure, hosts)]
+    compared = " and ".join(what for what, *_ in known)
     none = f"no node stands out by its GPUs' {compared}; this leaves out links and storage"
     return f"slow node: {'; '.join(slow)}" if slow else none
 
@@ -167,9 +162,14 @@ def _slow_nodes(what: str, unit: str, values: Mapping[int, float], hosts: Mappin
         )
 
 
-def _product_rates(ranks: Sequence[RankInfo]) -> dict[int, float]:
+def product_rates(ranks: Sequence[RankInfo]) -> dict[int, float]:
     """Highest matrix-product rate of each rank that measured one, TFLOP/s."""
     return {info.rank: info.matmul_flops_per_s / 1e12 for info in ranks if info.matmul_flops_per_s}
+
+
+def sm_clocks(telemetry: Sequence[GpuTelemetry]) -> dict[int, float]:
+    """Mean SM clock of each rank's GPU where it is known, MHz."""
+    return {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz is not None}
 
 
 def _place(e: Evidence, rank: int) -> str:
@@ -217,8 +217,8 @@ def _awaited(e: Evidence) -> Iterator[str]:
 
 
 def _unlike_ranks(e: Evidence) -> Iterator[str]:
-    clocks = {gpu.rank: gpu.sm_clock_mhz for gpu in e.series.telemetry if gpu.sm_clock_mhz is not None}
-    rates = _product_rates(e.series.ranks) if e.topology.gpus else {}  # rates of shared CPUs are too unsteady
+    clocks = sm_clocks(e.series.telemetry)
+    rates = product_rates(e.series.ranks) if e.topology.gpus else {}  # rates of shared CPUs are too unsteady
     for what, unit, values in (("clocks", "MHz", clocks), ("matrix-product rates", "TFLOP/s", rates)):
         if len(values) < 2:
             continue
@@ -233,7 +233,7 @@ def _far_from_peak(e: Evidence) -> Iterator[str]:
     if e.peak_tflops is None:
         return
     peak, _ = e.peak_tflops  # for fp32 the peak without TF32, as a framework may use either
-    rates = _product_rates(e.series.ranks)
+    rates = product_rates(e.series.ranks)
     low = [f"{_place(e, rank)} {rate:.4g} TFLOP/s" for rank, rate in rates.items() if rate < _LEAST_OF_PEAK * peak]
     if low:
         yield (
@@ -321,7 +321,7 @@ def unsteady(e: Evidence) -> Iterator[str]:
         return
     seconds = [step.seconds or 0.0 for step in steps]
     usual = stats.median(seconds)
-    scatter = _SCALED * stats.median(abs(duration - usual) for duration in seconds)
+    scatter = NORMAL_MAD * stats.median(abs(duration - usual) for duration in seconds)
     most = usual + max(_SLOW_MADS * scatter, _SLOW_SHARE * usual)
     slow = [duration > most for duration in seconds]
     start, end = slow.index(False), slow[::-1].index(False)

@@ -77,7 +77,7 @@ _LOW_POWER = ("PCIe", "NVL", "A30")
 # GB/s of a link of NVLink and direction: the data sheet's, and what NCCL reckons with, by generation.
 NVLINK: Mapping[int, float] = {2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 _RING_LINK: Mapping[int, float] = {2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1}
-_NVLS_FROM: Mapping[int, int] = {4: 5, 5: 6}  # GPUs from which on NCCL takes NVLS
+NVLS_FROM: Mapping[int, int] = {4: 5, 5: 6}  # GPUs from which on NCCL takes NVLS, by the version of NVLink
 _C2C = 450.0
 PCIE_LANE: Mapping[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _NIC_OF_PCIE = 0.9  # of its slot's rate
@@ -214,7 +214,7 @@ def expect_in_domain(collective: str, gpus: int, inside: Links) -> PhysicsResult
     version, links, nvls = inside
     if version is None or version not in _RING_LINK:
         return unknown("NVLink", version)
-    if collective == "all_reduce" and nvls and gpus >= _NVLS_FROM.get(version, gpus + 1):
+    if collective == "all_reduce" and nvls and gpus >= NVLS_FROM.get(version, gpus + 1):
         line = NVLINK[version] * links
         facts = f"{links} NVLinks × {NVLINK[version]:g} GB/s × 2({gpus}-1)/{gpus}, as NVLS does"
         return _expect(f"nvls_{version}", line * 2 * (gpus - 1) / gpus, "GB/s", facts)
@@ -271,7 +271,7 @@ def expect_between(
     version, links, nvls = inside
     ring = _RING_LINK.get(version or 0, math.inf) * links if links else math.inf
     by_nvls = math.inf
-    if nvls and version is not None and version in _NVLS_FROM:
+    if nvls and version is not None and version in NVLS_FROM:
         by_nvls = LAW[f"nvls_{version}"].share * NVLINK[version] * links * 2 * (ranks - 1) / ranks
     by_ring = min(net, ring)
     if collective == "all_reduce" and domains > 2 and by_nvls < math.inf:

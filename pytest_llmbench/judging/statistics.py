@@ -76,10 +76,11 @@ class Measurement:
         plan = None if self.early is None else self.early.planned - self.recipe.warm_up.steps
         return steady_of(self.judged, plan=plan)
 
-    @property
-    def seconds_of_step(self) -> float | None:
-        """Mean wall clock of a judged step; None if it is unknown for one of them."""
-        return ratio(self.seconds, sum(step.interval for step in self.judged))
+    def of_step(self, of: Callable[[Step], float | None]) -> float | None:
+        """Mean of a number of the judged steps; None if it is unknown for one of them."""
+        return ratio(
+            _sum((of(step), step.interval) for step in self.judged), sum(step.interval for step in self.judged)
+        )
 
     def of_each_gpu(self, of: Callable[[GpuTelemetry], float | None]) -> list[float] | None:
         """One number of each GPU; None if one is missing, or if ranks shared a GPU."""
@@ -206,7 +207,7 @@ class Statistic:
         """
         if self.steady is None and self.speed in _AMOUNTS:
             return _AMOUNTS[self.speed](m)
-        seconds = m.seconds_of_step
+        seconds = m.of_step(lambda step: step.seconds)
         if not seconds or not self.of_speed or self.of_ceiling:
             return None
         if self.is_rate:
@@ -220,18 +221,12 @@ class Statistic:
 
 
 def _tokens_of_step(m: Measurement) -> float:
-    seconds, per_s = m.seconds_of_step, m.tokens_per_s
-    return seconds * per_s if seconds and per_s else m.recipe.tokens_per_step
-
-
-def _samples_of_step(m: Measurement) -> float:
-    seconds, per_s = m.seconds_of_step, m.samples_per_s
-    return seconds * per_s if seconds and per_s else m.recipe.samples_per_step
+    return m.of_step(lambda step: step.tokens) or m.recipe.tokens_per_step
 
 
 _AMOUNTS: Mapping[str | None, Callable[[Measurement], float]] = {
     "tokens_per_s": _tokens_of_step,
-    "samples_per_s": _samples_of_step,
+    "samples_per_s": lambda m: m.of_step(lambda step: step.samples) or m.recipe.samples_per_step,
     "seconds_per_step": lambda _: 1.0,
     "seconds_for_20m_tokens": lambda m: TOKENS_OF_RECORD / _tokens_of_step(m),
 }

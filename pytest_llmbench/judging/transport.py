@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.nccl import Fact, NcclLog
+from pytest_llmbench.judging.physics import NVLS_FROM
 
 Level = Literal["fail", "warn", "note"]
 TransportKind = Literal[
@@ -18,8 +19,6 @@ TransportKind = Literal[
 
 # Networks of plain TCP. GCP's FastSocket is one too, and meant to be.
 _TCP = ("Socket",)
-# The least number of GPUs of a domain for which NCCL takes NVLS, by the version of NVLink.
-_NVLS_FROM: Mapping[int, int] = {4: 5, 5: 6}
 # The share of its expectation that all_reduce misses without NVLS.
 _NVLS_SHARE = 0.85
 _SHOWN = 3
@@ -136,7 +135,7 @@ def _lost_nics(log: NcclLog, wiring: Wiring) -> Found:
 
 
 def _nvls_off(log: NcclLog, wiring: Wiring) -> Found:
-    least = _NVLS_FROM.get(wiring.nvlink_version or 0)
+    least = NVLS_FROM.get(wiring.nvlink_version or 0)
     available, channels = log.facts.get("nvls"), log.facts.get("nvls_channels")
     domain = min(wiring.rack or wiring.gpus, max((comm.ranks for comm in log.comms), default=wiring.gpus))
     switch = log.variables.get("NCCL_NVLS_ENABLE")

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.early import Early, EarlyController
 from pytest_llmbench.plugin.ours import BEGUN, is_begun, is_distributed, is_worker
@@ -41,10 +42,12 @@ def begin(config: pytest.Config, *, lends: bool = False) -> None:
     With `lends`, conftest files and plugins bring engines and checks. Later on, conftest files of the rootdir lack such
     hooks, and those of other folders are left out.
 
-    Raises ConfigError for an illegal value in the ini file.
+    Raises ConfigError for an illegal value in the ini file, and for a Python that leaves out assertions.
     """
     if is_begun(config):
         return
+    if not __debug__:  # pytest rewrites those of test files, but not those of their helpers
+        raise ConfigError("python -O and PYTHONOPTIMIZE drop `assert`: leave them out")
     config.stash[options.KEY] = options.read_options(config)
     from pytest_llmbench.plugin.register import register  # noqa: PLC0415  # this is the second that is saved
 

@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.judging.interval.decide import RULE
 from pytest_llmbench.plugin.options import Options, options_of
 from pytest_llmbench.plugin.output.reports import Reported
-from pytest_llmbench.plugin.verdict.facts import HistoryFacts, facts_of_run
+from pytest_llmbench.plugin.verdict.facts import facts_of_run
 from pytest_llmbench.session.record_store import RecordStore
 
 _GIT_S = 10.0
@@ -74,12 +73,14 @@ def _make_row(compared: Compared, records: list[RunRecord], wanted: Wanted) -> d
     row |= {
         "threshold": f"no worse than {Quantity(change.before, change.unit).plain}",
         "value": change.after, "unit": change.unit, "claim": "system", "alpha": change.alpha,
+        "baseline": ",".join(compared.sessions), "change": 100 * change.share,
     }  # fmt: skip
-    facts = HistoryFacts(baseline=",".join(compared.sessions), change=100 * change.share)
     if change.low is None or change.high is None:
-        return row | facts.properties()
-    facts = replace(facts, change_low=100 * change.low, change_high=100 * change.high)
-    return row | facts.properties() | {"judged_by": "interval", "interval_rule": RULE}
+        return row
+    return row | {
+        "change_low": 100 * change.low, "change_high": 100 * change.high, "judged_by": "interval",
+        "interval_rule": RULE,
+    }  # fmt: skip
 
 
 def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> Reported | None:

@@ -236,43 +236,34 @@ class _HostLines:
             if pattern.match(text) or (message.level == "WARN" and pattern.search(text)):
                 self.count += 1
                 return _add(self._facts, name, Fact(text, message.line))
-        for read in (self._take_number, self._take_nics, self._take_text):
-            if (news := read(message)) is not None:
-                self.count += 1
-                return news
+        if (news := self._take_fact(message)) is not None:
+            self.count += 1
+            return news
         if text.startswith(_READ) and not _ORDER.match(text) and (" via " in text or not text.startswith(_OTHERS)):
             return self.refuse(message.line)
         self.count += 1
         return False
 
-    def _take_number(self, message: _Text) -> bool | None:
+    def _take_fact(self, message: _Text) -> bool | None:
+        """Read a fact of the host; None for another message, else whether it is new."""
         text, line = message.text, message.line
+        news: bool | None = None
         if match := _CHANNELS.match(text):
-            news = [self._keep(f"{name}_channels", match[name], line) for name in ("coll", "nvls") if match[name]]
-            return any(news)
-        if match := _NVLS.match(text):
-            return self._keep("nvls", "no" if match["no"] else "yes", line)
-        if match := _CLIQUE.match(text):
-            return self._keep("clique", match["size"], line)
-        return None
-
-    def _take_nics(self, message: _Text) -> bool | None:
-        if count := len({name for name, _ in _NIC.findall(message.text)}) if " : Using [" in message.text else 0:
-            return self._keep(
-                "nics", str(count), message.line, most=True
-            )  # a plugin lists its NICs, and then what it merged
-        if match := _OFI.search(message.text):
-            return self._keep(
-                "nics", "0" if "tcp" in match["name"] else str(int(match["count"])), message.line, most=True
-            )
-        return None
-
-    def _take_text(self, message: _Text) -> bool | None:
-        if match := _VARIABLE.match(message.text):
-            return _add(self._variables, match["name"], Fact(match["value"], message.line))
-        if match := _ALGORITHM.match(message.text):
-            return self._take_algorithm(match, message.line)
-        return None
+            kept = [self._keep(f"{name}_channels", match[name], line) for name in ("coll", "nvls") if match[name]]
+            news = any(kept)
+        elif match := _NVLS.match(text):
+            news = self._keep("nvls", "no" if match["no"] else "yes", line)
+        elif match := _CLIQUE.match(text):
+            news = self._keep("clique", match["size"], line)
+        elif nics := {name for name, _ in _NIC.findall(text)} if " : Using [" in text else set():
+            news = self._keep("nics", str(len(nics)), line, most=True)  # a plugin lists them, and then what it merged
+        elif match := _OFI.search(text):
+            news = self._keep("nics", "0" if "tcp" in match["name"] else str(int(match["count"])), line, most=True)
+        elif match := _VARIABLE.match(text):
+            news = _add(self._variables, match["name"], Fact(match["value"], line))
+        elif match := _ALGORITHM.match(text):
+            news = self._take_algorithm(match, line)
+        return news
 
     def _take_link(self, match: re.Match[str], message: _Text) -> bool:
         via = _VIA.match(match["via"])

@@ -4,9 +4,11 @@ import math
 import re
 from datetime import UTC, datetime
 
-from pytest_llmbench.readers import patterns
 from pytest_llmbench.readers.items import Unreadable
 
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)", re.ASCII)
+# Lightning pads numbers without decimals: `nan.0`.
+_NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
 _COUNT = re.compile(r"\d{1,15}", re.ASCII)
 # Blanks that programs put around a number. All other blanks of Unicode, such as a unit separator, are damage.
 _BLANKS = " \t\r\n"
@@ -15,7 +17,9 @@ _BLANKS = " \t\r\n"
 def as_number(value: object) -> float | None:
     """Convert a text or a JSON value to a number, which may be NaN or infinite; None for any other value."""
     if isinstance(value, str):
-        return patterns.number(value.strip(_BLANKS))
+        text = value.strip(_BLANKS)
+        match = _NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text)
+        return float(match[1]) if match else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

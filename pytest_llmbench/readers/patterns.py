@@ -1,12 +1,8 @@
-"""Patterns common to all frameworks' logs: numbers, and the messages of programs that fail."""
+"""Patterns of the messages of programs that fail, common to all frameworks' logs."""
 
 import re
 from itertools import groupby
 from operator import itemgetter
-
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-# Lightning pads numbers without decimals: `nan.0`.
-_NOT_FINITE = re.compile(r"([+-]?(?:nan|inf(?:inity)?))(?:\.0*)?", re.IGNORECASE | re.ASCII)
 
 # Characters of a line that are looked at.
 _LONGEST = 1000
@@ -169,14 +165,6 @@ _ANY = re.compile(
         for first, needles in groupby(sorted(_NEEDLES.split("|")), key=itemgetter(0))
     )
 )
-
-
-def number(text: str) -> float | None:
-    """Read a number as frameworks print it, NaN and infinities included; None for any other text."""
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    match = _NOT_FINITE.fullmatch(text)
-    return float(match[1]) if match else None
 
 
 def failure(text: str) -> str | None:

@@ -37,10 +37,8 @@ def find_shared_prefix(lines: Sequence[str]) -> SharedPrefix:
     """Find the prefix that at least nine of ten lines begin with. Without such a prefix, the result has no `ends`.
 
     It consists of words that the lines share, numbers, words that differ (`INFO`, `WARNING`) and punctuation, and ends
-    with a closing sign such as `]` or `|`, or with blanks after one, after a number or after a shared word.
-
-    Args:
-        lines: without line ends and escape sequences; blank lines are not counted.
+    with a closing sign such as `]` or `|`, or with blanks after one, after a number or after a shared word. The lines
+    are without line ends and escape sequences, and blank ones are left out.
     """
     rows = [_TOKEN.finditer(line[:_LONGEST]) for line in lines if line.strip()]
     fewest = max(_FEWEST_LINES, _SHARE * len(rows))

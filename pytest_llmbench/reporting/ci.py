@@ -33,10 +33,39 @@ _TO_DO = {
 
 # Properties of a test case in XML, the most wanted first.
 PROPERTIES = (
-    "verdict", "test", "simulated", "check", "slot", "clause", "run", "recipe", "runs", "hosts", "statistic", "value",
-    "unit", "threshold", "baseline", "change", "measured", "bound", "record", "run_seconds", "severity", "action",
-    "reason", "energy", "unconfirmed", "early_verdict",
-)  # fmt: skip
+    "verdict",  #: property verdict: `PASS`, `FAIL`, `INCONCLUSIVE`, `XFAIL`, `ERROR` or `SKIP`
+    "test",  #: property test: node id, by which pytest selects the test
+    "simulated",  #: property simulated: the fault of `--llmbench-simulate`
+    "check",  #: property check: check
+    "slot",  #: property slot: number of the node in the session, from 0; empty for all nodes together
+    "clause",  #: property clause: an INCOMPLETE clause of `--llmbench-require`
+    "run",  #: property run: name of the run; the first of several
+    "recipe",  #: property recipe: recipe
+    "runs",  #: property runs: names of the runs that are judged together
+    "hosts",  #: property hosts: host names; of a check for one node, that node
+    "statistic",  #: property statistic: the measured statistic; without a measurement, the reference's
+    "value",  #: property value: the number; of several runs their mean, or that of the run that decided
+    "unit",  #: property unit: unit of the number
+    "threshold",  #: property threshold: the bound or bounds, with unit
+    "baseline",  #: property baseline: sessions that the run was compared with
+    "change",  #: property change: difference from the mean of the baseline, %
+    "measured",  #: property measured: the first of a check's numbers, and how many more there are
+    #: property bound: `bounded`, or `no bound` where neither a reference nor physics has one, so that a PASS leaves the
+    #:  speed unjudged
+    "bound",
+    "record",  #: property record: path of the run record or health record, relative to the session's folder
+    #: property run_seconds: seconds of the run, without its wait in the queue, or of the check for all nodes; a
+    #:  measurement that several checks share counts for each
+    "run_seconds",
+    "severity",  #: property severity: [severity](validation.md#severities) of the worst finding
+    "action",  #: property action: recommended action
+    "reason",  #: property reason: first line of the reason, for any verdict but PASS
+    #: property energy: energy of all GPUs for each token, as `0.0913 J/token`, or `unknown: ` and the reason; absent
+    #:  without GPUs
+    "energy",
+    "unconfirmed",  #: property unconfirmed: [unconfirmed](#unconfirmed-numbers) facts
+    "early_verdict",  #: property early_verdict: the step that decided, or the reason for the whole run
+)
 _MOST_PROPERTIES = 12
 
 CaseRow = Mapping[str, Any]

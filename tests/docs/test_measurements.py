@@ -92,13 +92,10 @@ SLOWEST = {"Lambda gb300_n18"}
 SLOWER = {*SLOWEST, "Cisco 1xC885A", "Lenovo SR680aV4", "GigaComputing G893"}
 
 
-@pytest.mark.parametrize(
-    ("tolerance", "slower"),
-    [
-        (0.05, SLOWEST), (0.02, SLOWER),
-        (0.01, {*SLOWER, "Dell 2xXE9680Lx8B200", "Dell XE9785L", "Nebius nebius_b200_n1"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tolerance", "slower"), [
+    (0.05, SLOWEST), (0.02, SLOWER),
+    (0.01, {*SLOWER, "Dell 2xXE9680Lx8B200", "Dell XE9785L", "Nebius nebius_b200_n1"}),
+])  # fmt: skip
 def test_results_of_a_recipe_are_judged_by_the_others(tolerance: float, slower: set[str]) -> None:
     """Between recipes rates differ by 20 to 40 %; within one, only these are slower than the others by more."""
     found = set()

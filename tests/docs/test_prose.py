@@ -17,44 +17,38 @@ def found(text: str, tmp_path: Path, name: str = "page.md") -> list[tuple[int, s
     return [(sentence.line, each.name) for sentence in prose.of_file(path) for each in prose.faults(sentence)]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "name"),
-    [
-        ("What was not measured is never a pass.", "what-clause"),
-        ("Who is slow with most of them is bad.", "what-clause"),
-        ("How far is the host's affair.", "where-clause"),
-        ("Where the logs are.", "where-clause"),
-        ("Where a node has no GPU, the checks are skipped.", "where-clause"),
-        ("Why it cannot be judged.", "where-clause"),
-        ("What could not be looked at", "what-clause"),
-        ("`x` is no number of at least 1.", "is-no"),
-        ("The lines are none.", "is-no"),
-        ("With two nodes, nobody can say which is bad.", "nobody"),
-        ("The kernel does not vouch for it, and the node is accused.", "talks"),
-        ("Each line is held against the recipe.", "talks"),
-        ("Of `deepspeed`.", "leftover"),
-        ("The numbers stand beside them.", "german"),
-        ("The run got not that far.", "german"),
-        ("Every so many of them are logged.", "german"),
-    ],
-)
+@pytest.mark.parametrize(("sentence", "name"), [
+    ("What was not measured is never a pass.", "what-clause"),
+    ("Who is slow with most of them is bad.", "what-clause"),
+    ("How far is the host's affair.", "where-clause"),
+    ("Where the logs are.", "where-clause"),
+    ("Where a node has no GPU, the checks are skipped.", "where-clause"),
+    ("Why it cannot be judged.", "where-clause"),
+    ("What could not be looked at", "what-clause"),
+    ("`x` is no number of at least 1.", "is-no"),
+    ("The lines are none.", "is-no"),
+    ("With two nodes, nobody can say which is bad.", "nobody"),
+    ("The kernel does not vouch for it, and the node is accused.", "talks"),
+    ("Each line is held against the recipe.", "talks"),
+    ("Of `deepspeed`.", "leftover"),
+    ("The numbers stand beside them.", "german"),
+    ("The run got not that far.", "german"),
+    ("Every so many of them are logged.", "german"),
+])  # fmt: skip
 def test_a_sentence_to_decode_is_found(sentence: str, name: str, tmp_path: Path) -> None:
     assert (3, name) in found(f"# A page\n\n{sentence}\n", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "An unmeasured check never passes.",
-        "What does a run need?",
-        "When Slurm is slow, it waits.",
-        "There is no GPU on this machine.",
-        "It is no longer there, and is no more than 5 % slower.",
-        "The record names what was measured.",
-        "Run `what is no number` in a shell; see [nobody](#what-nobody-says).",
-        "Of course, it does not wait.",
-    ],
-)
+@pytest.mark.parametrize("sentence", [
+    "An unmeasured check never passes.",
+    "What does a run need?",
+    "When Slurm is slow, it waits.",
+    "There is no GPU on this machine.",
+    "It is no longer there, and is no more than 5 % slower.",
+    "The record names what was measured.",
+    "Run `what is no number` in a shell; see [nobody](#what-nobody-says).",
+    "Of course, it does not wait.",
+])  # fmt: skip
 def test_a_plain_sentence_is_left_alone(sentence: str, tmp_path: Path) -> None:
     found_there = [name for _, name in found(f"# A page\n\n{sentence}\n", tmp_path)]
     assert found_there == (["nobody"] if "[nobody]" in sentence else [])
@@ -106,11 +100,10 @@ def test_comments_of_scripts_and_texts_of_yaml_are_read(tmp_path: Path) -> None:
     assert found(text, tmp_path, "a.yaml") == [(1, "leftover"), (1, "german"), (3, "is-no"), (6, "is-no")]
 
 
-@pytest.mark.parametrize(
-    ("guide", "missed"),
-    [("You can do it. It works. It ends.", []), ("It works. It ends.", ["with `you`"]),
-     ("You know: it is no number.", ["with `is no ...`"]), ("You do. What it needs is time.", ["that begin with"])],
-)  # fmt: skip
+@pytest.mark.parametrize(("guide", "missed"), [
+    ("You can do it. It works. It ends.", []), ("It works. It ends.", ["with `you`"]),
+    ("You know: it is no number.", ["with `is no ...`"]), ("You do. What it needs is time.", ["that begin with"]),
+])  # fmt: skip
 def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
     page = CHECKOUT / "docs" / "how-to" / "page.md"
     goals = prose.goals(list(prose.sentences(page, 1, guide)))
@@ -118,16 +111,13 @@ def test_each_goal_is_missed_by_itself(guide: str, missed: list[str]) -> None:
     assert [any(words in goal.name for words in missed) for goal in goals] == [not goal.met for goal in goals]
 
 
-@pytest.mark.parametrize(
-    ("code", "missed"),
-    [
-        ('"""Does not work."""\n', "docstrings that deny"),
-        ("# It never works.\nx = 1\n", "comments that deny"),
-        ("x = 1  # Slurm knows it\n", "comments that have things"),
-        ('"""The log says it."""\n', "docstrings that have things"),
-        ("# noqa: no word of it\nx = 1  # noqa: X  # works\n", None),
-    ],
-)
+@pytest.mark.parametrize(("code", "missed"), [
+    ('"""Does not work."""\n', "docstrings that deny"),
+    ("# It never works.\nx = 1\n", "comments that deny"),
+    ("x = 1  # Slurm knows it\n", "comments that have things"),
+    ('"""The log says it."""\n', "docstrings that have things"),
+    ("# noqa: no word of it\nx = 1  # noqa: X  # works\n", None),
+])  # fmt: skip
 def test_docstrings_and_comments_have_goals_of_their_own(tmp_path: Path, code: str, missed: str | None) -> None:
     (tmp_path / "module.py").write_text(code)
     names = [goal.name for goal in prose.goals(prose.of_file(tmp_path / "module.py")) if not goal.met]

@@ -31,8 +31,8 @@ from pytest_llmbench.plugin import ours
 from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.collection.checks import Health
 from pytest_llmbench.plugin.output.provenance import suite_facts
-from pytest_llmbench.plugin.verdict import facts as facts_of_tests
 from pytest_llmbench.plugin.verdict import outcome
+from pytest_llmbench.plugin.verdict.facts import facts_of_check, facts_of_reference, facts_of_run, place_of
 from pytest_llmbench.plugin.verdict.groups import ComparedGroups
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
@@ -148,27 +148,20 @@ def test_every_junit_property_is_there(tmp_path: Path) -> None:
     assert run.measured("step_time") <= Quantity("0.8 s")
     known = ExpectedFailure(reason="known", until=dt.date(2026, 12, 31))
     reference = made.recipe.references[0].model_copy(update={"xfail": known, "floor": True})
-    outcome.note(item, **facts_of_tests.facts_of_run(made, 2), **facts_of_tests.facts_of_reference(reference))
+    outcome.note(item, **facts_of_run(made, 2), **facts_of_reference(reference))
     missed = Run(made)
     assert not missed.measured("step_time") <= Quantity("0.1 s")
     outcome.note_measured(item, missed)
     outcome.note_measured(item, run)
-    verdict = facts_of_tests.VerdictFacts(verdict="SKIP", reason="why").properties()
-    always = facts_of_tests.place_of(Declared(test="a.py::b", line=1)) | verdict
+    always = {**place_of(Declared(test="a.py::b", line=1)), "verdict": "SKIP", "reason": "why", "clause": "4.10"}
     outcome.note(item, **always)
-    of_run, of_check, of_suite = tables("JUnit properties")
+    of_case, of_suite = tables("JUnit properties")
     of_history = {"baseline", "change", "change_low", "change_high"}  # of a comparison, which has no test
     # Engine torch has `trained`, GPUs have `energy`: unit/plugin/test_provenance.py, plugin/output/test_telemetry.py.
     of_choices = {"trained", "energy"}
-    noted = {name for name, _ in item.user_properties} | of_history | of_choices
-    assert set(of_run) == noted & {*PROPERTIES}
-
-    item.user_properties = []
-    of_health = facts_of_tests.facts_of_check(checked(tmp_path), 0) | Health(checked(tmp_path), 0).properties()
-    outcome.note(item, **of_health, **always)
-    names = {name for name, _ in item.user_properties}
-    assert set(of_check) <= names & {*PROPERTIES} <= {*of_check, *of_run}
-    assert {*of_run, *of_check} == {*PROPERTIES} - {"clause"}  # a clause differs from a test
+    of_health = facts_of_check(checked(tmp_path), 0) | Health(checked(tmp_path), 0).properties()
+    noted = {name for name, _ in item.user_properties} | of_history | of_choices | of_health.keys()
+    assert set(of_case) == {*PROPERTIES} <= noted
 
     system = SimpleNamespace(name="x")
     settings = SimpleNamespace(system=system, cluster="replay", allocation="run", scale="full", as_recorded=True)

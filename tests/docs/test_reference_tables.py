@@ -51,13 +51,12 @@ def test_the_engines_of_nemo_share_their_statistics() -> None:
     assert reference.statistics("nemo_torchrun") == reference.statistics("nemo_launcher")
 
 
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [("nodes", "N > 0 (1)"), ("model.dropout", "x ≥ 0, < 1 (0.1)"), ("time_limit", "Slurm time, required"),
-     ("end", "`steps`, `time_limit`, `target` (steps)"), ("compile", "true, false (true)"), ("options", "mapping"),
-     ("data.kind", "`synthetic`, `token_file` (synthetic)"), ("optimizer.clip_grad_norm", "x > 0 (1.0)"),
-     ("references", "list of references"), ("optimizer.betas", "list (0.9, 0.95)"), ("global_batch_size", "N > 0")],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "shown"), [
+    ("nodes", "N > 0 (1)"), ("model.dropout", "x ≥ 0, < 1 (0.1)"), ("time_limit", "Slurm time, required"),
+    ("end", "`steps`, `time_limit`, `target` (steps)"), ("compile", "true, false (true)"), ("options", "mapping"),
+    ("data.kind", "`synthetic`, `token_file` (synthetic)"), ("optimizer.clip_grad_norm", "x > 0 (1.0)"),
+    ("references", "list of references"), ("optimizer.betas", "list (0.9, 0.95)"), ("global_batch_size", "N > 0"),
+])  # fmt: skip
 def test_the_values_of_a_key_follow_from_its_type(key: str, shown: str) -> None:
     assert {row[0]: row[1] for row in reference.keys(reference.Recipe)}[f"`{key}`"] == shown
 

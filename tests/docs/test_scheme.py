@@ -101,16 +101,13 @@ def test_a_block_without_a_comment_is_caught(language: str) -> None:
             check_marks(read_blocks("a.md", text))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (fenced("<!-- text -->", "rm -rf", "bash"), "never text"),
-        (fenced("<!-- file -->", "x", "yaml"), "needs a name"),
-        (fenced("<!-- run: slurms -->", "x"), "not slurms"),
-        (fenced("<!-- output -->", "x", "text"), "needs a run block"),
-        ("<!-- run -->\n```bash\ntrue\n", r"a\.md:2: this block has no end"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    (fenced("<!-- text -->", "rm -rf", "bash"), "never text"),
+    (fenced("<!-- file -->", "x", "yaml"), "needs a name"),
+    (fenced("<!-- run: slurms -->", "x"), "not slurms"),
+    (fenced("<!-- output -->", "x", "text"), "needs a run block"),
+    ("<!-- run -->\n```bash\ntrue\n", r"a\.md:2: this block has no end"),
+])  # fmt: skip
 def test_a_comment_that_cannot_be_meant_is_caught(text: str, said: str) -> None:
     """A way around the scheme, a name forgotten, a word misspelt, an output of nothing, a block without an end."""
     with pytest.raises(DocumentError, match=said):

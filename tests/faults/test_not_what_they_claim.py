@@ -401,17 +401,14 @@ def test_scaled_times_are_found_by_what_the_host_counted(logs: Logs, share: floa
     assert re.search(r"add up to \d+\.?\d* % of the duration of a typical step", problem.message)
 
 
-@pytest.mark.parametrize(
-    ("host", "node", "given"),
-    [
-        ("n1.site.example", None, "n1"),
-        ("n1", None, "n1.site.example"),
-        ("N1", None, "n1"),
-        ("a6f0c2", "n1", "n1"),  # a container
-        (socket.gethostname(), "n1", socket.gethostname()),  # this machine, inside a job of Slurm
-        ("10.0.0.1", None, "10.0.0.1"),
-    ],
-)
+@pytest.mark.parametrize(("host", "node", "given"), [
+    ("n1.site.example", None, "n1"),
+    ("n1", None, "n1.site.example"),
+    ("N1", None, "n1"),
+    ("a6f0c2", "n1", "n1"),  # a container
+    (socket.gethostname(), "n1", socket.gethostname()),  # this machine, inside a job of Slurm
+    ("10.0.0.1", None, "10.0.0.1"),
+])  # fmt: skip
 def test_names_of_one_host_are_one(logs: Logs, host: str, node: str | None, given: str) -> None:
     logs.start(host=host, node=node)
     logs.record(hosts=[given])

@@ -80,15 +80,11 @@ def test_in_the_background_of_a_shell_a_run_is_ended_as_well(user: UserFolder) -
     assert "no first step within 0.5 s" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"optimizer": {"learning_rate": 1.0e39, "warmup_steps": 0}}, "not_finite.*is (nan|inf) at step"),
-        ({"optimizer": {"learning_rate": 50.0, "warmup_steps": 0}, "steps": 8}, "loss_rises|not_finite"),
-        ({**ENDLESS, "time_limit": 1}, "not finished within its time limit of 00:01:00.*--time"),
-    ],
-    ids=["no number", "a loss that rises", "our own time limit"],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"optimizer": {"learning_rate": 1.0e39, "warmup_steps": 0}}, "not_finite.*is (nan|inf) at step"),
+    ({"optimizer": {"learning_rate": 50.0, "warmup_steps": 0}, "steps": 8}, "loss_rises|not_finite"),
+    ({**ENDLESS, "time_limit": 1}, "not finished within its time limit of 00:01:00.*--time"),
+], ids=["no number", "a loss that rises", "our own time limit"])  # fmt: skip
 def test_a_run_that_comes_to_nothing_is_an_error(user: UserFolder, changes: dict[str, Any], words: str) -> None:
     user.recipe(**changes)
     message = user.run(*LOCAL).error

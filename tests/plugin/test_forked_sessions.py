@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Result, UserFolder
+from tests.conftest import ASLEEP, Result, UserFolder, pid_of_rank, steps_logged
 from tests.support.waiting import wait_until
 from tests.support.warm import asking
 
@@ -54,6 +54,26 @@ def test_a_forked_session_is_as_one_of_a_new_python(user: UserFolder, args: tupl
     user.env["SEEN"] = "new"
     new = seen(user, f"new{worker}", user.run_new(*args))
     assert same(forked) == same(new)
+
+
+def test_forked_ranks_are_as_those_of_a_new_python(user: UserFolder) -> None:
+    """What ranks find out about themselves does not differ, and those of a forked session are forked.
+
+    Nobody would see it otherwise if they no longer were, but for tests that take twice the time.
+    """
+    user.recipe(steps=1000, options=ASLEEP)
+    process = user.start("--cluster", "local")
+    session = user.wait_for(lambda session: steps_logged(session) > 1 and session)
+    controller = json.loads((session / "runs" / "tiny" / "job.json").read_text())["job_id"]
+    for pid in (pid_of_rank(session, "tiny", 0), int(controller)):
+        assert b"serving.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    process.send_signal(signal.SIGINT)
+    user.finish(process)
+    user.recipe()
+    forked, new = (run("--cluster", "local").record()["rank_info"] for run in (user.run, user.run_new))
+    own = {"pid", "token", "started", "finished", "steps"}
+    for a, b in zip(forked, new, strict=True):
+        assert {name for name in a | b if a.get(name) != b.get(name)} <= own
 
 
 def test_what_has_the_name_of_an_imported_module_has_a_new_python(user: UserFolder) -> None:

@@ -71,16 +71,13 @@ def test_a_checkout_without_the_pinned_commit_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "frameworks").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("nemo --checkout DIR", "NeMo 2 takes no --checkout: its source is 2.7.3 of the package index"),
-        ("metaseq --checkouts DIR", "--checkouts is for all; metaseq alone takes --checkout"),
-        ("all --checkouts DIR --checkout DIR", "--checkout and --venv are for one framework"),
-        ("all --checkouts DIR --venv DIR", "--checkout and --venv are for one framework"),
-        ("all --checkouts DIR/gone", "there is no DIR/gone"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("nemo --checkout DIR", "NeMo 2 takes no --checkout: its source is 2.7.3 of the package index"),
+    ("metaseq --checkouts DIR", "--checkouts is for all; metaseq alone takes --checkout"),
+    ("all --checkouts DIR --checkout DIR", "--checkout and --venv are for one framework"),
+    ("all --checkouts DIR --venv DIR", "--checkout and --venv are for one framework"),
+    ("all --checkouts DIR/gone", "there is no DIR/gone"),
+])  # fmt: skip
 def test_what_it_would_not_use_is_refused(arguments: str, said: str, tmp_path: Path) -> None:
     done = build(tmp_path, *arguments.replace("DIR", str(tmp_path)).split(), PIP_ARGS="--no-index")
     assert done.returncode == 2

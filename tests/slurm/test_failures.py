@@ -15,18 +15,14 @@ SLURM = ("--cluster", "slurm", "-k", "tiny")
 ENDLESS: dict[str, Any] = {"steps": 100_000, "options": ASLEEP, "time_limit": "00:10:00"}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--nodes", "2", "--partition", "nowhere"), "nvalid partition"),
-        (("--nodes", "99"), "ode count"),
-        (("--nodes", "2", "--partition", "small", "--time", "20"), "ime limit"),
-        (("--nodes", "2", "--slurm", "account=nobody"), "nvalid account"),
-        (("--nodes", "2", "--slurm", "qos=luxury"), "nvalid qos"),
-        (("--partition", "nowhere"), "nvalid partition"),
-    ],
-    ids=["partition", "nodes", "time", "account", "qos", "partition-run"],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    (("--nodes", "2", "--partition", "nowhere"), "nvalid partition"),
+    (("--nodes", "99"), "ode count"),
+    (("--nodes", "2", "--partition", "small", "--time", "20"), "ime limit"),
+    (("--nodes", "2", "--slurm", "account=nobody"), "nvalid account"),
+    (("--nodes", "2", "--slurm", "qos=luxury"), "nvalid qos"),
+    (("--partition", "nowhere"), "nvalid partition"),
+], ids=["partition", "nodes", "time", "account", "qos", "partition-run"])  # fmt: skip
 def test_a_request_that_cannot_be_met_fails_at_once(user: UserFolder, options: tuple[str, ...], said: str) -> None:
     user.recipe(global_batch_size=4 * 99)
     user.env["PATH"] = os.environ["PATH"]
@@ -150,14 +146,10 @@ def test_without_accounting_runs_are_judged_all_the_same(user: UserFolder) -> No
     user.run(*SLURM, code=0)
 
 
-@pytest.mark.parametrize(
-    ("number", "mode", "distribution"),
-    [
-        (signal.SIGINT, "run", "-n0"), (signal.SIGINT, "session", "-n2"), (signal.SIGTERM, "session", "-n0"),
-        (signal.SIGKILL, "run", "-n0"), (signal.SIGKILL, "session", "-n2"),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)  # fmt: skip
+@pytest.mark.parametrize(("number", "mode", "distribution"), [
+    (signal.SIGINT, "run", "-n0"), (signal.SIGINT, "session", "-n2"), (signal.SIGTERM, "session", "-n0"),
+    (signal.SIGKILL, "run", "-n0"), (signal.SIGKILL, "session", "-n2"),
+], ids=lambda value: getattr(value, "name", value))  # fmt: skip
 def test_nothing_is_left_behind(
     user: UserFolder, watch: type[Watch], queue: type[Queue], number: signal.Signals, mode: str, distribution: str
 ) -> None:

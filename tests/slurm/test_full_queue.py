@@ -59,14 +59,11 @@ def test_a_limit_of_no_job_is_an_error(user: UserFolder, qos: Callable[[str], st
     assert "no job is in the queue that could count" in result.record()["problem"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("limit", "why"),
-    [
-        ("MaxTRESPerJob=node=1", "will never start: QOSMaxNodePerJobLimit"),
-        ("GrpTRES=node=1", "will never start: QOSGrpNodeLimit: GrpTRES=node of QOS q"),
-        ("GrpSubmitJobs=0", "is 0, so none of its jobs is ever accepted"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "why"), [
+    ("MaxTRESPerJob=node=1", "will never start: QOSMaxNodePerJobLimit"),
+    ("GrpTRES=node=1", "will never start: QOSGrpNodeLimit: GrpTRES=node of QOS q"),
+    ("GrpSubmitJobs=0", "is 0, so none of its jobs is ever accepted"),
+])  # fmt: skip
 def test_a_job_too_large_for_its_qos(user: UserFolder, qos: Callable[[str], str], limit: str, why: str) -> None:
     user.recipe(nodes=2)
     result = user.run("--cluster", "slurm", "--slurm", f"qos={qos(limit)}", "-k", "tiny", code=1)

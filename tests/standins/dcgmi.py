@@ -18,9 +18,6 @@ _WITH_VALUE = {
     "-r": "run", "-p": "parameters", "-g": "group", "-i": "entity-id", "-c": "configfile", "-d": "debugLevel",
 }  # fmt: skip
 _LONG = {**dict.fromkeys((*_WITH_VALUE.values(), "host", "iterations"), True), "json": False, "verbose": False}
-_TESTS = {
-    "pcie", "memory", "diagnostic", "targeted_stress", "targeted_power", "memory_bandwidth", "memtest", "software",
-}  # fmt: skip
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -62,8 +59,7 @@ def _parse(words: Sequence[str]) -> dict[str, str]:
 
 
 def _validate(given: Mapping[str, str]) -> None:
-    run = given.get("run", "")
-    if not re.fullmatch(r"[1-4]", run) and not set(run.split(",")) <= _TESTS:
+    if (run := given.get("run", "")) not in {"1", "2", "3", "4"}:
         print(f'Error: requested test "{run}" was not found among possible test choices.')
         sys.exit(-30 & 0xFF)
     for each in filter(None, given.get("parameters", "").split(";")):

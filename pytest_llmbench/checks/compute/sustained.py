@@ -157,7 +157,7 @@ class _DeviceLoad:
 def _choose_shown(
     loads: Sequence[_DeviceLoad], findings: Sequence[Finding], unjudged: Mapping[str, str]
 ) -> Iterator[_DeviceLoad]:
-    """Yield the devices whose samples are evidence: those with a finding or no verdict, the slowest and the fastest.
+    """Yield the devices whose samples are evidence: those with a finding, the unjudged, the slowest and the fastest.
 
     The readings have the numbers of all others: the samples of ten thousand GPUs are hundreds of megabytes.
     """

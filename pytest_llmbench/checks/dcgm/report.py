@@ -104,7 +104,7 @@ def key_of(name: str) -> str:
 
 
 def read_dcgm(text: str) -> Diagnosis:
-    """Read an output. One that is empty or cut, without results or with those of several nodes, gives the reason."""
+    """Read an output; one that is empty, cut or of several nodes gives the reason."""
     documents = find_documents(text)
     if len(documents) > 1:
         return Diagnosis(unreadable=f"it has results of {len(documents)} nodes")
@@ -258,17 +258,14 @@ def _number(mapping: Mapping[str, Any], name: str) -> int | None:
 
 def _items(mapping: Mapping[str, Any], name: str) -> list[Any]:
     """The items of a list that may be missing, or have holes: up to version 3 a test that did not run is `null`."""
-    return [item for item in _sequence(mapping.get(name, []), name) if item is not None]
+    value = mapping.get(name, [])
+    if not isinstance(value, list):
+        raise UnreadableReport(f"{name} is not a list")
+    return [item for item in value if item is not None]
 
 
 def _mappings(mapping: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [_mapping(item, f"an item of {name}") for item in _items(mapping, name)]
-
-
-def _sequence(value: object, what: str) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise UnreadableReport(f"{what} is not a list")
-    return value
 
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:

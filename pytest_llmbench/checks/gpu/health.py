@@ -34,8 +34,6 @@ class PcieOptions(Strict):
     """Number of lanes; absent, as many as GPU and slot support."""
     gen: PositiveInt | None = None
     """PCIe generation that GPU and slot must support."""
-    judge_idle_gen: bool = False
-    """Judge the link generation of idle GPUs, too."""
     replays: NonNegativeInt = 100
     """Number of packets sent again since the driver was loaded, above which there is a hint."""
 
@@ -60,7 +58,7 @@ class Pcie(PerGpu):
         if options.gen is not None and gpu.max_link_gen is not None and gpu.max_link_gen < options.gen:
             message = f"PCIe generation {gpu.max_link_gen:g} at most, {options.gen} expected"
             yield "pcie_gen", Severity.ISOLATE, message, action
-        elif _judges_gen(gpu, options) and (gpu.link_gen or 0) < (gpu.max_link_gen or 0):
+        elif _judges_gen(gpu) and (gpu.link_gen or 0) < (gpu.max_link_gen or 0):
             link = f"PCIe link runs at generation {gpu.link_gen:g} of {gpu.max_link_gen:g}"
             yield "pcie_gen", Severity.ISOLATE, f"{link} in {gpu.performance_state}", action
         if gpu.replays is not None and gpu.replays > options.replays:
@@ -69,14 +67,14 @@ class Pcie(PerGpu):
             yield "pcie_replays", Severity.MONITOR, message, "watch whether it grows: the link loses packets"
 
     def notes(self, nodes: GpuNodes, options: PcieOptions) -> Iterator[str]:
-        asleep = sum(not _judges_gen(gpu, options) for _, gpu in nodes.gpus())
+        asleep = sum(not _judges_gen(gpu) for _, gpu in nodes.gpus())
         if asleep:
             yield f"the PCIe generation in use was not judged on {asleep} GPUs that save power, only what it can be"
 
 
-def _judges_gen(gpu: SmiGpu, options: PcieOptions) -> bool:
+def _judges_gen(gpu: SmiGpu) -> bool:
     known = gpu.link_gen is not None and gpu.max_link_gen is not None
-    return known and (options.judge_idle_gen or gpu.performance_state in _AWAKE)
+    return known and gpu.performance_state in _AWAKE
 
 
 class Throttle(PerGpu):
@@ -117,7 +115,7 @@ class ProcessesOptions(Strict):
     allowed: tuple[str, ...] = ()
     """Ends of program names that may have a GPU open, such as `nvidia-cuda-mps-server`."""
     memory_mib: NonNegativeFloat = 1024.0
-    """Memory in MiB that may be in use without a visible process."""
+    """Memory in MiB that may be in use beyond that of visible processes."""
 
 
 class Processes(PerGpu):
@@ -130,9 +128,12 @@ class Processes(PerGpu):
     shows = ("memory_total_mib",)
 
     def judge(self, gpu: SmiGpu, options: ProcessesOptions) -> Iterator[Fault]:
-        for process in gpu.processes or ():
+        processes, explained_mib = gpu.processes or (), 0.0
+        for process in processes:
             if options.allowed and process.name.endswith(options.allowed):
+                explained_mib += float("inf") if process.memory_mib is None else process.memory_mib
                 continue
+            explained_mib = float("inf")
             who = f"process {process.pid or 'with a hidden number'} ({process.name}, type {process.kind}) uses it"
             #: finding stray_process: a foreign process uses a GPU
             if process.kind == "G":
@@ -140,8 +141,9 @@ class Processes(PerGpu):
             else:
                 yield "stray_process", Severity.CONFIGURE, who, "end it, and find out why its job left it"
         used = gpu.memory_used_mib
-        if used is not None and used > options.memory_mib and not gpu.processes:
-            message = f"{used:g} MiB in use, but no process is visible"
+        if used is not None and used - explained_mib > options.memory_mib:
+            rest = f" beyond {explained_mib:g} MiB of allowed ones" if processes else ""
+            message = f"{used:g} MiB in use, but no process is visible{rest}"
             action = "look for a process of another container; if there is none, reset the GPU"
             yield "memory_in_use", Severity.RESET, message, action
 

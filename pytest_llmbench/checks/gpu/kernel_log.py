@@ -73,7 +73,7 @@ class Condensed:
         self._lines = 0
 
     def add(self, line: bytes) -> None:
-        """Take the next line of the log, or leave it if it is not about an error."""
+        """Take the next line of the log if it is about an error."""
         self._lines += 1
         if b"Xid" in line or any(word in line for word in _WORDS):
             kind = _kind_of(line)
@@ -106,17 +106,11 @@ def _kind_of(line: bytes) -> bytes:
     return line[max(0, begin - 1) : end] + severity + (line.rpartition(b" to ")[2] if b" to 0x" in line else b"")
 
 
-def read_driver_log(lines: str | Sequence[str], times: Sequence[int] = ()) -> DriverLog:
-    """Find the driver's errors in lines of dmesg or of the journal.
-
-    Args:
-        lines: the lines, or their text.
-        times: for each line, how many lines it stands for; without it, each stands for itself.
-    """
+def read_driver_log(lines: Sequence[str], times: Sequence[int] = ()) -> DriverLog:
+    """Find the driver's errors in lines of dmesg or of the journal; `times` are the lines that each one stands for."""
     events: list[KernelEvent] = []
     unreadable: list[str] = []
     named, since = "", 0
-    lines = lines.splitlines() if isinstance(lines, str) else lines
     for line, count in zip(lines, times or [1] * len(lines), strict=True):
         since += 1
         if match := _NAMED.search(line):

@@ -82,6 +82,7 @@ class Process:
     pid: int | None  # None where it is hidden
     kind: str  # `C` for compute, `G` for graphics, or several such as `M+C`
     name: str
+    memory_mib: float | None  # None where the driver hides it, as in containers
 
 
 def _read(what: Callable[..., Any], *where: str) -> Any:
@@ -219,6 +220,6 @@ def _read_processes(gpu: ET.Element) -> tuple[Process, ...] | None:
     processes = []
     for info in listed.findall("process_info"):
         pid, name = number(info, "pid"), text(info, "process_name") or "unknown program"
-        kind = text(info, "type") or "unknown"
-        processes.append(Process(pid=None if pid is None else int(pid), kind=kind, name=name))
+        kind, memory = text(info, "type") or "unknown", number(info, "used_memory")
+        processes.append(Process(pid=None if pid is None else int(pid), kind=kind, name=name, memory_mib=memory))
     return tuple(processes)

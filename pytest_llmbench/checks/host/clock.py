@@ -98,7 +98,7 @@ def find_unkept(clocks: Mapping[str, NodeClock]) -> Iterator[Finding]:
 
 
 def why_unknown(clock: NodeClock, limit_s: float) -> str | None:
-    """The reason not to judge a clock that cannot be compared; None if the kernel reports it as synchronised."""
+    """The reason to leave an incomparable clock unjudged; None if the kernel reports it as synchronised."""
     kernel = clock.kernel
     if kernel is not None and kernel.synchronised and kernel.max_error_s < limit_s:
         return None

@@ -20,6 +20,7 @@ from pytest_llmbench.checks.network.groups import (
     MeasuredGroups,
     NetworkOptions,
     RankGroup,
+    TournamentOptions,
     finding,
     note_missing_reference,
 )
@@ -32,20 +33,6 @@ from pytest_llmbench.judging.outliers import outliers
 from pytest_llmbench.judging.physics import PhysicsBound, PhysicsResult
 
 _REPEATS = 3  # of the measurement inside each node
-
-
-class TournamentOptions(NetworkOptions):
-    """Further options of the checks with pairs of nodes."""
-
-    rounds: PositiveInt | Literal["all"] | None = None
-    """Number of rounds for each node; absent, `all` up to 16 nodes, and 8 beyond."""
-    repeats: PositiveInt = 3
-    """Number of re-measurements of each suspect with healthy nodes; the majority decides, and a tie clears the suspect.
-    """
-
-    def count_rounds(self, fleet: Fleet) -> int | None:
-        """The number of rounds; None for the usual one."""
-        return len(fleet.hosts) if self.rounds == "all" else self.rounds
 
 
 class RailOptions(TournamentOptions):
@@ -85,9 +72,8 @@ class Rail(CheckDefaults):
             return Report(skip="one node: there is no other to measure with")
         if fleet.site.ranks_per_node < 2:
             return Report(skip="one rank per node: `pairs` measures the same")
-        gpus = min(fleet.site.gpus_per_node, 1)
-        hunt = Hunt(self, fleet, settings, options, statistic="rail_busbw", gpus=gpus, repeats=options.repeats)
-        hunt.play(options.count_rounds(fleet), rails=hunt.field.local_ranks)
+        hunt = Hunt(self, fleet, settings, options, rails=True)
+        hunt.play()
         # `pairs` looks at the same way.
         report = hunt.report() if "pairs" in fleet.site.selected else hunt.add_transport(hunt.report())
         left = [host for host in fleet.hosts if host not in hunt.silent]
@@ -117,8 +103,8 @@ class Pairs(CheckDefaults):
         if len(fleet.hosts) < 2:
             return Report(skip="one node: there is no other to measure with")
         gpus = fleet.site.gpus_per_node
-        hunt = Hunt(self, fleet, settings, options, statistic="pair_busbw", gpus=gpus, repeats=options.repeats)
-        hunt.play(options.count_rounds(fleet))
+        hunt = Hunt(self, fleet, settings, options)
+        hunt.play()
         named = {*hunt.verdict.culprits, *hunt.unjudged, *hunt.silent}
         fit = [host for host in fleet.hosts if host not in named]
         asked = hunt.bounds.floor("group_busbw", hunt.device, len(fit), gpus * len(fit))
@@ -170,9 +156,9 @@ class IntraNode(CheckDefaults):
         gpus = [gpu for node in ask_machines(fleet)[0].values() for gpu in node.gpus]
         if gpus and not any(gpu.nvlinks for gpu in gpus):
             return Report(skip="these GPUs have no NVLink: host_device_bandwidth and all_reduce measure their links")
-        field = MeasuredGroups(fleet, self, settings, options, "all_reduce")
+        field = MeasuredGroups(fleet, self, settings, options)
         alone = [RankGroup(hosts=(host,), local_ranks=field.local_ranks) for host in fleet.hosts]
-        played = field.play([alone] * _REPEATS)
+        played = field.play([alone] * _REPEATS, "all_reduce")
         results: dict[str, list[GroupResult]] = {host: [] for host in fleet.hosts if host not in played.silent}
         absent = {}
         for result in played.results:
@@ -205,7 +191,7 @@ class IntraNode(CheckDefaults):
         if not readings or not left:
             return report
         hosts = [host for group in left for host in group.hosts]
-        look = field.look([left])
+        look = field.look([left], "all_reduce")
         shares = [
             reading.value / law.expected for reading in readings if isinstance(law := expect(reading), PhysicsBound)
         ]
@@ -235,7 +221,7 @@ def _find_inner_faults(
 
 
 def _make_inner_readings(host: str, results: Sequence[GroupResult], gpus: int) -> list[Reading]:
-    """Medians of a node; empty where one of its measurements failed."""
+    """Medians of a node whose measurements all succeeded."""
     rates = [result.busbw for result in results if result.busbw is not None]
     times = [result.latency_us for result in results if result.latency_us is not None]
     if len(rates) < len(results) or len(times) < len(results) or not results:

@@ -60,6 +60,20 @@ class NetworkOptions(Strict):
         return self.tolerance if self.tolerance is not None else _TOLERANCE[site.device]
 
 
+class TournamentOptions(NetworkOptions):
+    """Further options of the checks with pairs of nodes."""
+
+    rounds: PositiveInt | Literal["all"] | None = None
+    """Number of rounds for each node; absent, `all` up to 16 nodes, and 8 beyond."""
+    repeats: PositiveInt = 3
+    """Number of re-measurements of each suspect with healthy nodes; the majority decides, and a tie clears the suspect.
+    """
+
+    def count_rounds(self, nodes: int) -> int | None:
+        """The number of rounds; None for the usual one."""
+        return nodes if self.rounds == "all" else self.rounds
+
+
 def note_missing_reference(bounds: Bounds, statistic: str) -> tuple[str, ...]:
     """A remark for a statistic without a reference."""
     if any(reference.statistic == statistic for reference in bounds.references):
@@ -104,29 +118,23 @@ class Played:
 class MeasuredGroups:
     """Measures groups on the nodes of a check."""
 
-    def __init__(
-        self, fleet: Fleet, check: CheckDefaults, settings: CheckSettings, options: NetworkOptions,
-        collective: GroupCollective = "all_gather",
-    ) -> None:  # fmt: skip
-        self._collective: GroupCollective = collective
+    def __init__(self, fleet: Fleet, check: CheckDefaults, settings: CheckSettings, options: NetworkOptions) -> None:
         self.local_ranks = tuple(range(fleet.site.ranks_per_node))
         self._fleet, self._check, self._settings, self._sizes = fleet, check, settings, options.sizes(fleet.site)
 
-    def look(self, rounds: Sequence[Sequence[RankGroup]]) -> Look:
+    def look(self, rounds: Sequence[Sequence[RankGroup]], collective: GroupCollective = "all_gather") -> Look:
         """Let NCCL print which way it sends the data of rounds of groups, in a step of its own."""
         hosts = dict.fromkeys(host for groups in rounds for group in groups for host in group.hosts)
-        sizes = {"iterations": 1, "warm_up": 1, "bytes": min(self._sizes.bytes, _LOOK_BYTES)}
-        played = self._play(rounds, sizes, nccl=True)
+        played = self.play(rounds, collective, nccl=True)
         return read_look(played.nccl, tuple(hosts), played.silent)
 
-    def play(self, rounds: Sequence[Sequence[RankGroup]], collective: GroupCollective | None = None) -> Played:
+    def play(
+        self, rounds: Sequence[Sequence[RankGroup]], collective: GroupCollective = "all_gather", *, nccl: bool = False
+    ) -> Played:
         """Measure rounds of disjoint groups, one round after the other, in one step of the nodes that take part.
 
-        `collective` is another one than usual.
+        With `nccl` it is the short step in which NCCL prints its lines.
         """
-        return self._play(rounds, {"collective": collective} if collective else {}, nccl=False)
-
-    def _play(self, rounds: Sequence[Sequence[RankGroup]], other: Mapping[str, Any], *, nccl: bool) -> Played:
         taking_part = {host for groups in rounds for group in groups for host in group.hosts}
         hosts = tuple(host for host in self._fleet.hosts if host in taking_part)
         per_node = len(self.local_ranks)
@@ -137,9 +145,11 @@ class MeasuredGroups:
         ]
         longest_s = self._sizes.patience_s + _TIMEOUTS_A_ROUND * self._sizes.timeout_s * (len(rounds) + 1)
         limit_s = min(longest_s, _LIMIT_SHARE * deadline_of(self._check, self._settings))
-        config = {"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s, "collective": self._collective}
-        config |= {**other, "nccl": True} if nccl else other
-        how = {"hosts": hosts, "together": True, **({"name": "transport"} if nccl else {})}
+        config = {"rounds": plan, **self._sizes.model_dump(), "limit_s": limit_s, "collective": collective}
+        how: dict[str, Any] = {"hosts": hosts, "together": True}
+        if nccl:
+            config |= {"nccl": True, "iterations": 1, "warm_up": 1, "bytes": min(self._sizes.bytes, _LOOK_BYTES)}
+            how["name"] = "transport"
         probe = self._check.probe_devices(self._fleet.site, self._settings, "pairs:play", config, **how)
         answers = read_answers(self._fleet.run([probe])[0], RankGames)
         data = [answer.data for answer in answers if answer.data is not None]
@@ -155,7 +165,7 @@ class MeasuredGroups:
             ),
             silent=silent(answers),
             device=data[0].device if data else None,
-            nccl=tuple((answer.host, answer.data.nccl) for answer in answers if answer.data) if nccl else (),
+            nccl=tuple((answer.host, answer.data.nccl) for answer in answers if answer.data),
         )
 
 

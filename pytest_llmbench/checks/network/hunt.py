@@ -7,8 +7,6 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
-from pydantic import PositiveInt
-
 from pytest_llmbench.checks.base import CheckDefaults, CheckSettings, Fleet
 from pytest_llmbench.checks.findings import Bounds, SharedKind, judge_by_physics
 from pytest_llmbench.checks.machine import Machines, domain_of
@@ -24,9 +22,9 @@ from pytest_llmbench.checks.network.groups import (
     GroupResult,
     MeasuredGroups,
     NetworkKind,
-    NetworkOptions,
     Played,
     RankGroup,
+    TournamentOptions,
     finding,
     note_missing_reference,
 )
@@ -59,32 +57,22 @@ class Match(Game):
 
 
 class Hunt:
-    """A tournament of a check's nodes, and its result. A player is a node, or one rail of it.
-
-    `statistic` is the rate of a pair, `gpus` counts those of one node that take part, and `repeats` the further
-    measurements of a suspect.
-    """
+    """A tournament of a check's nodes, and its result. A player is a node, or with `rails` one rail of it."""
 
     def __init__(
-        self,
-        check: CheckDefaults,
-        fleet: Fleet,
-        settings: CheckSettings,
-        options: NetworkOptions,
-        *,
-        statistic: str,
-        gpus: int,
-        repeats: int,
-    ) -> None:
+        self, check: CheckDefaults, fleet: Fleet, settings: CheckSettings, options: TournamentOptions, *,
+        rails: bool = False,
+    ) -> None:  # fmt: skip
         self.field = MeasuredGroups(fleet, check, settings, options)
         self.machines = Machines.ask(fleet) if len(fleet.hosts) > 1 else None
         self.bounds = Bounds(fleet.site, settings, law=self._expect)
-        self.statistic, self.gpus, self._of_rail = statistic, gpus, check.name == "rail"
+        self._options, self._rails, all_gpus = options, rails, fleet.site.gpus_per_node
+        self.statistic = "rail_busbw" if rails else "pair_busbw"
+        self.gpus = min(all_gpus, 1) if rails else all_gpus  # of one node that take part
         self._of_pairs: dict[str, Match] = {}  # by their subject
         # The lowest rate that physics lets pass, by boundary.
         self.physical: dict[str, float] = {}
-        self._gpus_of_site = fleet.site.gpus_per_node
-        self._hosts, self._tolerance, self._repeats = fleet.hosts, options.allowed(fleet.site), repeats
+        self._hosts, self._tolerance = fleet.hosts, options.allowed(fleet.site)
         self._site_places, self.places = fleet.site.places, fleet.site.places
         if self.machines is not None:
             domains = {host: domain_of(host, node, {}) for host, node in self.machines.facts.items()}
@@ -97,13 +85,13 @@ class Hunt:
         self.first: list[Match] = []  # the first pass, between nodes that answered
         self.second: list[Match] = []
 
-    def play(self, rounds: PositiveInt | None, rails: Sequence[int] | None = None) -> None:
+    def play(self) -> None:
         """Play pairs of two or more nodes, and name the bad ones; see `schedule`, `floor_of` and `second_pass`.
 
-        `rails` are local ranks that play one at a time, or None for all ranks of a node together; `rounds` is for each
-        of them.
+        Rails play one at a time.
         """
-        tracks: Sequence[int | None] = rails or [None]
+        tracks: Sequence[int | None] = self.field.local_ranks if self._rails else [None]
+        rounds = self._options.count_rounds(len(self._hosts))
         players = {_name(host, rail): (host, rail) for rail in tracks for host in self._hosts}
         self.players = {name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()}
         self._places = place_players(self.places, self.players)
@@ -141,7 +129,7 @@ class Hunt:
         self.referenced = self._reference("") is not None
         self.floors = self._set_floors()
         self.verdict: PairVerdict = judge(
-            self.first, play_again, floor=self.floors, repeats=self._repeats,
+            self.first, play_again, floor=self.floors, repeats=self._options.repeats,
             league=lambda player: self.players[player][1],
         )  # fmt: skip
         for match in self.second:
@@ -293,7 +281,7 @@ class Hunt:
         left = [host for host in self._hosts if host not in self.silent]
         if not report.readings or len(left) < 2:
             return report
-        if not self._gpus_of_site:
+        if not self.gpus:
             return report.model_copy(update={"evidence": {**report.evidence, "transport": GLOO}})
         ranks = self.field.local_ranks
         rounds = [[RankGroup(hosts=pair, local_ranks=ranks) for pair in pairs] for pairs in schedule(left, 1)]
@@ -317,7 +305,7 @@ class Hunt:
         hosts, size = match.result.group.hosts, match.result.bytes
         if self.machines is None or size is None:
             return None
-        return self.machines.rail(hosts, size) if self._of_rail else self.machines.collective("all_gather", hosts, size)
+        return self.machines.rail(hosts, size) if self._rails else self.machines.collective("all_gather", hosts, size)
 
     def _expect(self, reading: Reading) -> PhysicsResult | None:
         match = self._of_pairs.get(reading.subject) if reading.statistic == self.statistic else None

@@ -32,29 +32,18 @@ class Calibrated:
     spread: float  # standard deviation between runs as a share of the mean, with `freedom` degrees of freedom
     freedom: float
     margin: float  # distance from the mean to the bound, as a share of the mean
-    least_margin: float  # smallest margin that a healthy run misses with probability alpha
+    least_margin: float  # smallest margin that a healthy run misses with probability `ALPHA`
     left_out: tuple[int, ...]  # positions of the runs that were left out
     false_alarm: float  # probability that a healthy run misses the bound
 
 
-def calibrate(
-    values: Sequence[float],
-    *,
-    lower_is_better: bool = False,
-    less: float | None = None,
-    alpha: float = ALPHA,
-    between_runs: float = BETWEEN_RUNS,
-    freedom: float = FREEDOM,
-) -> Calibrated:
-    """Calculate a bound from good runs: a limit that the next run like them misses with probability alpha.
+def calibrate(values: Sequence[float], *, lower_is_better: bool = False, less: float | None = None) -> Calibrated:
+    """Calculate a bound from good runs: a limit that the next run like them misses with probability `ALPHA`.
 
     Args:
         values: one number of each run, such as its throughput.
         lower_is_better: the numbers are times, and the bound is above them.
         less: a plain margin instead of that limit, as a share of the mean.
-        alpha: probability that a healthy run misses the bound.
-        between_runs: prior standard deviation of runs of one system, as a share.
-        freedom: degrees of freedom of `between_runs`.
 
     Raises ValueError if `values` is empty, has a value that must be above 0, is constant or scatters too much, or the
     margin is outside 0 to 0.5.
@@ -67,14 +56,14 @@ def calibrate(
         raise ValueError(
             f"all {len(values)} runs have the number {values[0]:g} to the last digit: they are copies of one"
         )
-    left_out = _outliers(values, _TIMES * between_runs)
+    left_out = _outliers(values, _TIMES * BETWEEN_RUNS)
     good = [value for i, value in enumerate(values) if i not in left_out]
     n, mean = len(good), sum(good) / len(good)
     differing = stats.variance([value / mean for value in good]) if n > 1 else 0.0
-    known = freedom + n - 1
-    spread = math.sqrt((freedom * between_runs**2 + (n - 1) * differing) / known)
+    known = FREEDOM + n - 1
+    spread = math.sqrt((FREEDOM * BETWEEN_RUNS**2 + (n - 1) * differing) / known)
     next_run = spread * math.sqrt(1 + 1 / n)
-    least = quantile(1 - alpha, known) * next_run
+    least = quantile(1 - ALPHA, known) * next_run
     if less is None and least > _WIDEST:
         raise ValueError(
             f"the runs differ by {100 * spread:.2g} % (standard deviation): a bound that each healthy run meets is "
@@ -84,7 +73,7 @@ def calibrate(
     plain = f"margin of {100 * margin:g} % on the mean of {runs}"
     return Calibrated(
         bound=mean * (1 + margin if lower_is_better else 1 - margin),
-        method=f"{100 * (1 - alpha):g} % prediction limit of {runs}" if less is None else plain,
+        method=f"{100 * (1 - ALPHA):g} % prediction limit of {runs}" if less is None else plain,
         n=n,
         mean=mean,
         spread=spread,

@@ -57,13 +57,14 @@ def decide(
         between: how runs of one system differ; None, or a spread of 0, for a verdict about a single run alone.
         alpha: probability of an error on either side, the same as in the steady states.
     """
-    claim: Literal["system", "run"] = "system" if between and between.spread else "run"
+    system = between if between and between.spread else None
+    claim: Literal["system", "run"] = "system" if system else "run"
     known = [run for run in runs if run is not None]
     if len(known) < len(runs) or metric.amount is None:
         return Decision(holds=None, low=None, high=None, claim=claim, alpha=alpha, why=_NOTHING)
     wide = known[0]
-    if between and claim == "system":
-        wide = pool(known, between_runs=between.spread, freedom=between.freedom, known=between.known, alpha=alpha)
+    if system:
+        wide = pool(known, between_runs=system.spread, freedom=system.freedom, known=system.known, alpha=alpha)
     if between and between.known:
         wide = replace(wide, unseen=0.0)
     rate, limit = metric.sense == "rate", bound.to(metric.unit).value
@@ -75,13 +76,13 @@ def decide(
     if side in {"fast_enough", "too_slow"}:
         holds, why = (side == "fast_enough") == asks_for_fast, ""
     else:
-        if between and claim == "system":
+        if system:
             needed = runs_to_decide(
-                wide, seconds, runs=len(runs), freedom=between.freedom, known=between.known, alpha=alpha
+                wide, seconds, runs=len(runs), freedom=system.freedom, known=system.known, alpha=alpha
             )
-        holds, why = None, _why(side, wide, seconds, between if claim == "system" else None, len(runs), needed)
+        holds, why = None, _why(side, wide, seconds, system, len(runs), needed)
     return Decision(
-        holds=holds, low=low, high=high, claim=claim, alpha=alpha, between=between if claim == "system" else None,
+        holds=holds, low=low, high=high, claim=claim, alpha=alpha, between=system,
         steady=_value(metric.sense, metric.amount, wide.mean), by_rule=metric.quantity.meets(op, bound), needed=needed,
         why=why,
     )  # fmt: skip

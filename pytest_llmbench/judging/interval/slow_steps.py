@@ -31,12 +31,7 @@ _MOST = 2 / 3
 
 
 def find_pauses(seconds: Sequence[float], *, least_first: int = 1) -> Pauses:
-    """Find the steps whose duration stands out.
-
-    Args:
-        seconds: duration of each step, at least one.
-        least_first: least number of slow steps at the beginning that count as a slow start.
-    """
+    """Find the steps whose duration stands out; from `least_first` on, slow ones at the beginning are a slow start."""
     ordered = sorted(seconds)
     usual = median(ordered)
     nearer = SHARE * usual
@@ -106,11 +101,8 @@ def slow_start(seconds: Sequence[float], *, batch: int = _BATCH) -> int:
 
     The cut is where the rest has the smallest standard error (MSER-5 of White, 1997). That rule alone would also cut at
     chance variations and make the rest look more certain than it is. So a cut counts only if the steps before it are
-    slower than the rest by more than chance, and level off, which distinguishes them from a drift.
-
-    Args:
-        seconds: duration of each step.
-        batch: steps in each mean that the rule reads.
+    slower than the rest by more than chance, and level off, which distinguishes them from a drift. The rule reads means
+    of `batch` steps.
     """
     cut = batch * _truncation([sum(steps) / batch for steps in zip(*[iter(seconds)] * batch, strict=False)])
     if cut < 2:

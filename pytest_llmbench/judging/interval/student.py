@@ -8,13 +8,9 @@ _TINY = 1e-300
 
 @lru_cache(maxsize=4096)
 def quantile(probability: float, freedom: float) -> float:
-    """Return the t below which a share of the distribution lies.
+    """Return the t below which this share of the distribution lies.
 
-    Args:
-        probability: the share, above 0.5 and below 1.
-        freedom: degrees of freedom, above 0.
-
-    Raises ValueError if one is out of its range.
+    Raises ValueError unless the share is above 0.5 and below 1, and the degrees of freedom are above 0.
     """
     if not (0.5 < probability < 1 and freedom > 0):
         raise ValueError(f"Student's t at {probability} with {freedom} degrees of freedom: need 0.5 < p < 1 and > 0")

@@ -25,10 +25,6 @@ class Origin:
     ended: float | None = None
 
 
-NOWHERE_KNOWN = Origin()
-NOTHING_PRINTED = SettingsCheck()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Inputs of the sanity rules."""
@@ -46,7 +42,7 @@ class Evidence:
     # How the run was cut off at its time limit by sources other than its log; None if unknown
     cut_off: str | None = None
     doubts: tuple[str, ...] = ()  # contradictions that the engine found in its log
-    origin: Origin = NOWHERE_KNOWN
+    origin: Origin = field(default_factory=Origin)
     # Lowest and highest published dense peak of one of its GPUs at the recipe's precision, TFLOP/s; of fp32 without and
     # with TF32; None where unknown
     peak_tflops: tuple[float, float] | None = None
@@ -54,7 +50,7 @@ class Evidence:
     early: EarlyVerdict | None = None  # the looks at it before its end, if its session could end it early
     # Expected values of claims by the engine, which replace those of the recipe
     asks: Mapping[ClaimName, Asked] = field(default_factory=dict)
-    compared: SettingsCheck = NOTHING_PRINTED  # settings of a log beside the recipe's
+    compared: SettingsCheck = field(default_factory=SettingsCheck)  # settings of a log beside the recipe's
 
     @property
     def steps_due(self) -> int:

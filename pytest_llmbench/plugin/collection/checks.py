@@ -1,6 +1,6 @@
 """Checks of the nodes become test cases: one per node, or one for the whole cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self, TypeVar
 
 import pytest
@@ -12,7 +12,7 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.recipe.reference import check_statistics
 from pytest_llmbench.core.record.health import Finding, HealthRecord, Reading, Severity
 from pytest_llmbench.core.schema import validate
-from pytest_llmbench.plugin.verdict.facts import HealthFacts
+from pytest_llmbench.plugin.verdict.facts import known
 from pytest_llmbench.reporting.table import NO_BOUND
 
 _MOST_READINGS = 4
@@ -93,7 +93,11 @@ def refuse_unknown(system: str, validation: dict[str, CheckSettings]) -> None:
 class Faults(tuple[Finding, ...]):
     """Findings that fail; pytest shows how many, below the explanation that has them in words."""
 
-    __slots__ = ()
+    gone_through = False  # whether a test looked at each by itself
+
+    def __iter__(self) -> Iterator[Finding]:
+        self.gone_through = True
+        return super().__iter__()
 
     def __repr__(self) -> str:
         return counted(len(self), "fault")
@@ -114,7 +118,8 @@ class Health:
         self.slot = slot
         self.host = record.host(slot)
         findings = record.findings(slot)
-        self.faults = Faults(finding for finding in findings if finding.severity.fails)
+        self._failing = [finding for finding in findings if finding.severity.fails]
+        self.faults = Faults(self._failing)
         self.hints: tuple[Finding, ...] = tuple(finding for finding in findings if not finding.severity.fails)
         readings = record.report.readings
         self.readings: tuple[Reading, ...] = tuple(r for r in readings if self.host is None or r.host == self.host)
@@ -122,14 +127,14 @@ class Health:
     @property
     def explanation(self) -> str:
         """The findings, the recommended actions, and the place of the evidence."""
-        return "\n".join([*map(str, self.faults), f"health record: {self.record.path}"])
+        return "\n".join([*map(str, self._failing), f"health record: {self.record.path}"])
 
     def properties(self) -> dict[str, str]:
         """The properties of a test's report, in addition to its verdict."""
         shown = [f"{r.statistic} {r.quantity}{f' ({r.subject})' if r.subject else ''}" for r in self.readings]
         unbounded = self.record.report.unbounded
-        worst = min(self.faults, key=lambda finding: list(Severity).index(finding.severity), default=None)
-        facts = HealthFacts(
+        worst = min(self._failing, key=lambda finding: list(Severity).index(finding.severity), default=None)
+        return known(
             measured=listed(shown, _MOST_READINGS, "; ") if shown else None,
             bound=NO_BOUND if unbounded else "bounded" if shown else None,
             bounds=listed(self.record.report.bounds, _MOST_READINGS, "; ") if self.record.report.bounds else None,
@@ -137,4 +142,3 @@ class Health:
             action=None if worst is None else worst.action,
             hints="; ".join(map(str, self.hints)) or None,
         )
-        return facts.properties()

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_llmbench.cluster.runs import repeat_key
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError, RunError
+from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord, Verdict
@@ -26,6 +27,7 @@ from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.session.record_store import AnyRecord
 
 RUN = pytest.StashKey[Run]()
+HEALTH = pytest.StashKey[Health]()
 NOT_MADE = "No further run was made:"
 
 
@@ -68,7 +70,7 @@ def wait_for_run(request: pytest.FixtureRequest) -> Iterator[Run]:
         pytest.fail(copy, pytrace=False)
     run = item.stash[RUN] = Run(*records, may_repeat=ATTEMPT in item.stash)
     yield run
-    outcome.note_measured(item, run, item.callspec.params.get("reference"))
+    outcome.note_measured(item, run)
     run.comparisons.closed = True
     try:
         if run.comparisons.counted is not None:
@@ -89,6 +91,7 @@ def find_reference(request: pytest.FixtureRequest, run: Run) -> Reference:
     if metric is None and run.record.recipe.scale == "smoke":
         pytest.skip(f"{reference.statistic} has no meaning for the tiny variant on this machine: {run.machine}")
     run.measured(reference.statistic)
+    run.applied = here
     return here
 
 
@@ -102,7 +105,7 @@ def wait_for_health(request: pytest.FixtureRequest) -> Health:
         pytest.skip(message)
     if verdict is Verdict.ERROR:
         pytest.fail(f"cannot be judged: {message}\nhealth record: {record.path}", pytrace=False)
-    health = Health(record, key.slot)
+    health = request.node.stash[HEALTH] = Health(record, key.slot)
     outcome.note(request.node, **health.properties())
     return health
 
@@ -154,16 +157,20 @@ class TestCalls:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Refuse a test that passes while one of its comparisons is without effect.
+        """Refuse a test that passes while one of its comparisons is without effect, or its node has faults.
 
         Raises RunError if the truth of one was not asked, or one is false, and InconclusiveError if one is undecided,
         with the reason why further runs are refused.
         """
-        run = item.stash.get(RUN, None)
+        run, health = item.stash.get(RUN, None), item.stash.get(HEALTH, None)
         try:
             result = yield
+            if health is not None:
+                _refuse_faults(health)
             if run is not None:
                 refuse_idle_comparisons(run, 0)
+                if run.applied is not None:
+                    _refuse_unasked_reference(run, run.applied)
                 run.comparisons.counted = len(run.comparisons)
         except InconclusiveError as error:
             attempt = item.stash.get(ATTEMPT, None)
@@ -195,6 +202,34 @@ class TestCalls:
             f"it takes about {wanted} runs in all, and the time limit of {limit_min} min has room for {room} (give a "
             "longer --time)"
         )
+
+
+def _refuse_faults(health: Health) -> None:
+    """Check that a test that is about to pass has gone through the faults of its node, to let each of them pass.
+
+    Raises RunError `does_not_hold`.
+    """
+    if health.faults and not health.faults.gone_through:
+        raise RunError(
+            "does_not_hold",
+            f"{health.host or health.record.check} has {counted(len(health.faults), 'fault')}, and the test passed. "
+            f"Write `assert not health.faults, health.explanation`; to allow some, go through them one by one\n"
+            f"{health.explanation}",
+        )  #: error does_not_hold: a node has faults, and the test passed
+
+
+def _refuse_unasked_reference(run: Run, reference: Reference) -> None:
+    """Check that a test that is about to pass has compared its number with each bound of its reference.
+
+    The report gives that threshold with the verdict. Raises RunError `not_asked`.
+    """
+    for op, bound in reference.bounds:
+        if not any(made.applies(reference.statistic, op, bound) for made in run.comparisons):
+            raise RunError(
+                "not_asked",
+                f"reference {reference.name} was asked for, and `{reference.statistic} {op} {bound}` was not: write "
+                "`assert run.measured(reference.statistic) in reference`",
+            )
 
 
 def refuse_idle_comparisons(run: Run, since: int) -> None:

@@ -38,6 +38,10 @@ class Comparison:
         other = self.bound.number if isinstance(self.bound, Measured) else None
         return judge(self.number, self.op, self.bound, self._between, other)
 
+    def applies(self, statistic: str, op: Op, bound: Quantity) -> bool:
+        """True if it was asked whether a statistic meets a bound, or does more than meet it."""
+        return self.asked and (self.number.statistic, self.op[0]) == (statistic, op[0]) and self.bound == bound
+
     def __bool__(self) -> bool:
         """True if it holds for certain. Raises InconclusiveError: the number is too uncertain."""
         self.asked = True

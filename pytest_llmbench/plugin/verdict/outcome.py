@@ -3,7 +3,6 @@
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from pytest_llmbench.plugin.bench import Bench, bench_of
 from pytest_llmbench.plugin.collection.checks import CheckKey, key_of
 from pytest_llmbench.plugin.collection.parametrize import RunKey
 from pytest_llmbench.plugin.options import options_of
-from pytest_llmbench.plugin.verdict import facts as facts_of_tests
 from pytest_llmbench.plugin.verdict import speed
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison, Number
-from pytest_llmbench.plugin.verdict.facts import NumberFacts, VerdictFacts
+from pytest_llmbench.plugin.verdict.facts import facts_of_check, facts_of_reference, facts_of_run, known, place_of
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci import evidence_lines
 from pytest_llmbench.session.record_store import RecordStore
@@ -37,25 +35,25 @@ def note(item: pytest.Item, **properties: Any) -> None:
     item.user_properties[:] = [*others, *properties.items()]
 
 
-def note_measured(item: pytest.Item, run: Run, reference: Reference | None = None) -> None:
+def note_measured(item: pytest.Item, run: Run) -> None:
     """Write down the number a test judged: the last one it compared, else the last one it asked for."""
-    speeds = speed.find_judged_speeds(run, reference)
+    speeds = speed.find_judged_speeds(run)
     runs = ",".join(record.key for record in run.records) if len(run.records) > 1 else None
-    facts = NumberFacts(speed_judged=",".join(speeds) or None, runs=runs, energy=energy_of(*run.records))
+    facts: dict[str, Any] = {"speed_judged": ",".join(speeds) or None, "runs": runs, "energy": energy_of(*run.records)}
     if (worst := run.losses.worst) is not None:
-        threshold = f"<= {worst.tolerance:.6g} nat"
-        facts = replace(
-            facts, statistic="losses", value=worst.away, unit="nat", judged_by="golden", threshold=threshold
-        )
+        facts |= {
+            "statistic": "losses", "value": worst.away, "unit": "nat", "judged_by": "golden",
+            "threshold": f"<= {worst.tolerance:.6g} nat",
+        }  # fmt: skip
     judged = run.comparisons.last
     if judged is not None:
-        facts = replace(facts, **_facts_of_number(judged.number, judged.decisive), **_facts_of_judgement(judged))
+        facts |= _facts_of_number(judged.number, judged.decisive) | _facts_of_judgement(judged)
     elif run.used:
         number = run.used[-1].number
-        facts = replace(facts, **_facts_of_number(number, number))
+        facts |= _facts_of_number(number, number)
     if judged is not None and "threshold" in dict(item.user_properties):  # that of its reference
-        facts = replace(facts, threshold=None)
-    note(item, **facts.properties())
+        del facts["threshold"]
+    note(item, **known(**facts))
 
 
 def _facts_of_number(number: Number, decisive: Number) -> dict[str, Any]:
@@ -159,7 +157,7 @@ def judge(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRep
         if options_of(item.config).inconclusive == "warn":
             path, line, _ = item.location
             report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"INCONCLUSIVE: {reason}")
-    note(item, **VerdictFacts(verdict=str(verdict), reason=harmless(reason) or None).properties())
+    note(item, **known(verdict=str(verdict), reason=harmless(reason) or None))
     report.user_properties = list(item.user_properties)
 
 
@@ -258,11 +256,11 @@ def known_facts(test: Declared, bench: Bench, store: RecordStore | None = None) 
     if test.check is not None:
         check = store.checks.get(test.check) if store is not None else None
         made = check or bench.unmade_check(test.check)
-        return facts_of_tests.place_of(test) | facts_of_tests.facts_of_check(made, test.slot, made=check is not None)
+        return place_of(test) | facts_of_check(made, test.slot, made=check is not None)
     run = test.run or ""
     record = store.runs.get(run) if store is not None else None
-    known = record or bench.unmade(run)
-    of_run = facts_of_tests.facts_of_run(known, test.repeats, made=record is not None)
-    named = (reference for reference in known.recipe.references if reference.name == test.reference)
-    applied = [facts_of_tests.facts_of_reference(reference) for reference in named]
-    return {**facts_of_tests.place_of(test), **of_run, **(applied[0] if applied else {})}
+    made_or_not = record or bench.unmade(run)
+    of_run = facts_of_run(made_or_not, test.repeats, made=record is not None)
+    named = (reference for reference in made_or_not.recipe.references if reference.name == test.reference)
+    applied = [facts_of_reference(reference) for reference in named]
+    return {**place_of(test), **of_run, **(applied[0] if applied else {})}

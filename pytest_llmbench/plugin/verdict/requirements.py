@@ -126,4 +126,4 @@ def _find_end(report: pytest.TestReport) -> tuple[Verdict, str] | None:
         return Verdict.SKIP, str(reason)
     if report.failed:
         return (Verdict.FAIL if report.when == "call" else Verdict.ERROR), ""
-    return (Verdict.PASS, "") if report.when == "call" else None
+    return (Verdict.PASS, "") if report.passed and report.when == "call" else None

@@ -32,6 +32,7 @@ class Run:
         comparisons: those of its quantities, in order.
         look: number of times that runs of this series were judged before, without a decision.
         losses: the losses of all its steps, to be compared with golden ones.
+        applied: the reference that the test asked for, as it counts on the machine of the run.
     """
 
     def __init__(self, record: RunRecord, *repeats: RunRecord, may_repeat: bool = False) -> None:
@@ -42,6 +43,7 @@ class Run:
         self.used: list[Measured] = []
         self.comparisons = Comparisons()
         self.losses = Losses(self.records)
+        self.applied: Reference | None = None
         self._statistics = statistics_of(get_engine(record.recipe.engine))
         # The part of alpha that this look may spend; None where runs are looked at only once.
         self._share = share_of_look(self.look) if may_repeat or self.look else None

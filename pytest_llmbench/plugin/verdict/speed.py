@@ -6,7 +6,6 @@ from typing import Any
 from pytest_llmbench.cluster.recipes import is_of_another_size
 from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.quantity import counted, listed
-from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.engines.base import asks_for_speed, get_engine, statistics_of
 from pytest_llmbench.plugin.verdict.measured import Measured
@@ -22,13 +21,12 @@ _MOST_REASONS = 5
 _JUDGED = {str(Verdict.PASS), str(Verdict.FAIL), str(Verdict.INCONCLUSIVE), str(Verdict.XFAIL)}
 
 
-def find_judged_speeds(run: Run, reference: Reference | None) -> list[str]:
+def find_judged_speeds(run: Run) -> list[str]:
     """The statistics of speed that a test compared with a threshold that a slow run misses.
 
     A bound that is only a floor, is in the other direction, or was measured itself, is left out.
     """
-    here = None if reference is None else run.reference(reference)
-    floor = here if isinstance(here, Reference) and here.floor else None
+    floor = run.applied if run.applied is not None and run.applied.floor else None
     bounds = {f"{op} {bound.plain}" for op, bound in floor.bounds} if floor is not None else set()
     speeds = [
         made.number.statistic

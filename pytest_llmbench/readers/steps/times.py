@@ -3,11 +3,11 @@
 Each time is a difference on one rank's clock, so the clocks of ranks may differ.
 """
 
-import math
 import statistics as stats
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from heapq import nsmallest
 from pathlib import Path
 
 from pytest_llmbench.core.record.series import RankTimes, RunTimes, Step
@@ -25,8 +25,9 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
     if not typical:
         return None
     numbers = {step.step for step in typical}
-    arrivals = _Arrivals([math.inf] * len(numbers), [math.inf] * len(numbers), [-1] * len(numbers))
     rank_times = []
+    waits_of: dict[int, array[float]] = {}
+    all_known = True  # every rank has a wait for every step
     for rank, path in rank_logs(folder):
         steps = _steps(path, numbers)
         if steps and all(step.spent is None for step in steps):
@@ -35,19 +36,18 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
         known = known if len(known) == len(numbers) else []
         gap = _gap(steps, known, len(numbers))
         waits = [] if gap else [_wait(spent.phases or {}) for spent in known]
-        arrivals.add(rank, waits)
+        known_waits = [wait for wait in waits if wait is not None]
+        all_known &= len(known_waits) == len(numbers)
+        waits_of[rank] = array("d", known_waits)
         rank_times.append(_rank(rank, steps, known, gap, waits))
-    lasts = arrivals.lasts()
+    if not waits_of or not all_known:
+        return RunTimes(steps=len(numbers), ranks=tuple(rank_times), transfer_s=None)
+    # All ranks of a step go on together, so the one with the shortest wait arrived last.
+    first_waits = [nsmallest(2, zip(step, waits_of, strict=True)) for step in zip(*waits_of.values(), strict=True)]
     late_from = _LATE * stats.fmean(step.seconds or 0.0 for step in typical)
-    if lasts is not None:
-        rank_times = [
-            times.model_copy(
-                update={"last": lasts.count(times.rank) / len(lasts), **arrivals.late(times.rank, late_from)}
-            )
-            for times in rank_times
-        ]
-    transfer_s = None if lasts is None else stats.fmean(arrivals.least)  # from the last arrival to the end of its wait
-    return RunTimes(steps=len(numbers), ranks=tuple(rank_times), transfer_s=transfer_s)
+    ranks = [times.model_copy(update=_lateness(times.rank, first_waits, late_from)) for times in rank_times]
+    transfer_s = stats.fmean(shortest for (shortest, _), *_ in first_waits)  # to the end of the wait of the last one
+    return RunTimes(steps=len(numbers), ranks=tuple(ranks), transfer_s=transfer_s)
 
 
 def _steps(path: Path, numbers: set[int]) -> list[StepEvent]:
@@ -104,37 +104,14 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return stats.fmean(known) if known and len(known) == len(given) else None
 
 
-@dataclass(slots=True)
-class _Arrivals:
-    """Finds the last rank to arrive in each step: the one with the shortest wait, as all go on together.
+def _lateness(rank: int, first_waits: Sequence[Sequence[tuple[float, int]]], late_from: float) -> dict[str, float]:
+    """How often a rank arrived last, how often by `late_from` seconds or more, and the others' mean wait then.
 
-    By step, `least` and `next` are the shortest and the second shortest wait so far, `who` the rank with the shortest.
-    `whole` is True if every rank has a wait for every step.
+    `first_waits` has the two shortest waits of each step with their ranks.
     """
-
-    least: list[float]
-    next: list[float]
-    who: list[int]
-    whole: bool = field(default=True)
-
-    def add(self, rank: int, waits: Sequence[float | None]) -> None:
-        """Add the waits of one more rank."""
-        self.whole &= len(waits) == len(self.least) and None not in waits
-        for at, wait in enumerate(waits if self.whole else ()):
-            if wait is not None and wait < self.least[at]:
-                self.next[at], self.least[at], self.who[at] = self.least[at], wait, rank
-            elif wait is not None:
-                self.next[at] = min(self.next[at], wait)
-
-    def lasts(self) -> list[int] | None:
-        """Return the rank that arrived last, by step."""
-        return self.who if self.whole and self.who[0] >= 0 else None
-
-    def late(self, rank: int, by_s: float) -> dict[str, float]:
-        """Return the share of steps in which a rank was last by `by_s` seconds, and the others' mean wait then."""
-        steps = list(zip(self.who, self.least, self.next, strict=True))
-        alone = [after - least if who == rank and math.isfinite(after) else 0.0 for who, least, after in steps]
-        late = [late_s if late_s >= by_s else 0.0 for late_s in alone]
-        half = len(late) // 2
-        shares = [sum(late_s > 0.0 for late_s in part) / max(len(part), 1) for part in (late[:half], late[half:])]
-        return {"late": min(shares), "late_s": stats.fmean(late)}
+    leads = [others[0][0] - wait if own == rank and others else 0.0 for (wait, own), *others in first_waits]
+    late = [lead if lead >= late_from else 0.0 for lead in leads]
+    half = len(late) // 2
+    shares = [sum(late_s > 0.0 for late_s in part) / max(len(part), 1) for part in (late[:half], late[half:])]
+    last = sum(own == rank for (_, own), *_ in first_waits) / len(first_waits)
+    return {"last": last, "late": min(shares), "late_s": stats.fmean(late)}

@@ -1,8 +1,11 @@
 """`--llmbench-require`: a test that has to be judged and was not fails the session, whatever kept it."""
 
+from typing import cast
+
 import pytest
 import yaml
 
+from pytest_llmbench.plugin.verdict.requirements import Requirements
 from tests.conftest import UserFolder
 
 TESTS = """
@@ -52,6 +55,15 @@ def test_clauses_that_were_judged(user: UserFolder, distribution: str) -> None:
     user.test(TESTS)
     (user.path / "contract.yaml").write_text(MET)
     assert "1  PASS  test_it[small]" in user.run("--llmbench-require", "contract.yaml", distribution, code=0).text
+
+
+def test_a_test_that_is_to_be_called_again_has_no_end_yet() -> None:
+    again = pytest.TestReport("t", ("f", 1, "t"), {}, "rerun", None, "call")  # type: ignore[arg-type]  # by rerunfailures
+    requirements = Requirements(cast("pytest.Config", None), None)
+    requirements.clauses = {"1": ("t",)}
+    requirements.pytest_runtest_logreport(again)
+    (clause,) = requirements.verdicts()
+    assert clause.verdict == "INCOMPLETE"
 
 
 def test_a_test_behind_the_first_failure(user: UserFolder) -> None:

@@ -177,3 +177,35 @@ def test_a_number_of_another_test(user: UserFolder) -> None:
     ends = {name: result.cases[f"test_{name}[opt125m]"].properties["verdict"] for name in body}
     assert ends == {"first": "PASS", "second": "ERROR", "third": "PASS"}
     assert "was measured for a test that is over" in result.text
+
+
+def test_a_reference_that_the_test_leaves_unasked(user: UserFolder) -> None:
+    """The report gives the threshold of the reference beside the verdict, so a PASS has to be one on that threshold."""
+    system = one_h200(user, quick={"at_least": "900K words/s"}, usual={"at_least": "430K words/s"})
+    cases = {
+        "nothing": ("pass", "ERROR", "ERROR"),
+        "the_number_alone": ("assert run.throughput.value > 0", "ERROR", "ERROR"),
+        "another_bound": ("assert run.throughput >= Quantity('1 words/s')", "ERROR", "ERROR"),
+        "another_statistic": ("assert run.loss_drop >= LEARNS", "ERROR", "ERROR"),
+        "in": ("assert run.throughput in reference", "FAIL", "PASS"),
+        "bound": ("assert run.throughput >= reference.at_least", "FAIL", "PASS"),
+        "strict": ("assert reference.at_least < run.throughput", "FAIL", "PASS"),
+        "converted": ("assert run.throughput.to('tokens/s') in reference", "FAIL", "PASS"),
+    }
+    tests = as_tests({name: body for name, (body, _, _) in cases.items()}).replace("(run)", "(run, reference)")
+    result = judge(user, tests, system, "-k", "quick or usual", *NO_SPEED_NEEDED)
+    ends = {
+        name: tuple(result.cases[f"test_{name}[opt125m-{which}]"].properties["verdict"] for which in ("quick", "usual"))
+        for name in cases
+    }
+    assert ends == {name: (quick, usual) for name, (_, quick, usual) in cases.items()}
+    assert "reference quick was asked for, and `throughput >= 900,000 words/s` was not" in result.text
+
+
+def test_a_python_without_assertions_is_refused(user: UserFolder) -> None:
+    """With -O, helper files lose their assertions: pytest rewrites `assert` in test files alone."""
+    user.test("def check(number, bound):\n    assert number >= bound\n", "bounds.py")
+    user.test(as_tests({"slow": "from bounds import check\n    check(run.throughput, SLOW)"}))
+    user.env["PYTHONOPTIMIZE"] = "1"
+    result = user.run_new("--replay=as-recorded:recorded", "-Wdefault", code=pytest.ExitCode.USAGE_ERROR)
+    assert "drop `assert`: leave them out" in result.text

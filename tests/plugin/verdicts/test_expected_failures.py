@@ -2,17 +2,20 @@
 
 import datetime as dt
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
+from pytest_llmbench.plugin.verdict import outcome
 from tests.conftest import TEST_REFERENCES, Result, UserFolder
 from tests.plugin.conftest import one_h200
 
-TODAY = dt.date.today()  # noqa: DTZ011 - as the plugin has it
-YESTERDAY = TODAY - dt.timedelta(days=1)
+# Midnight may pass while these tests run.
+TOMORROW = dt.date.today() + dt.timedelta(days=1)  # noqa: DTZ011 - as the plugin has it
+YESTERDAY = TOMORROW - dt.timedelta(days=2)
 TICKET = "firmware 1.2 throttles, ticket 4711"
-KNOWN = f"until {TODAY}: {TICKET}"
+KNOWN = f"until {TOMORROW}: {TICKET}"
 BOUNDS = {"missed": "490K words/s", "met": "430K words/s", "close": "456K words/s"}
 # Verdict on each reference of the recorded run.
 VERDICTS = {
@@ -24,7 +27,7 @@ MISSED = ("-k", "missed and not over")
 Judge = Callable[..., Result]
 
 
-def expected(bound: str, until: dt.date = TODAY, **more: Any) -> dict[str, Any]:
+def expected(bound: str, until: dt.date = TOMORROW, **more: Any) -> dict[str, Any]:
     return {"at_least": bound, "xfail": {"reason": TICKET, "until": until}, **more}
 
 
@@ -36,7 +39,7 @@ def judge(recorded: UserFolder) -> Judge:
     references["elsewhere"] = expected(BOUNDS["missed"], applies_to={"gpu": "A100", "gpus": 1})
     system = one_h200(recorded, **references)
     select = ("-k", " or ".join(VERDICTS))
-    return lambda *options: recorded.run(
+    return lambda *options, run=recorded.run: run(
         "--replay", "as-recorded:recorded", system, *(() if "-k" in options else select), *options
     )
 
@@ -52,6 +55,19 @@ def test_a_known_miss_does_not_fail(judge: Judge, distribution: str) -> None:
     assert (case.properties["xfail"], case.properties["speed_judged"]) == (KNOWN, "throughput")
     assert "1 xfailed" in result.text
     assert [each["verdict"] for each in result.record("opt125m")["judgements"]] == ["XFAIL"]
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(0, "XFAIL"), (1, "FAIL")])
+def test_its_last_day_counts(
+    judge: Judge, recorded: UserFolder, monkeypatch: pytest.MonkeyPatch, days: int, verdict: str
+) -> None:
+    class Day(dt.date):
+        @classmethod
+        def today(cls) -> Self:
+            return cls.fromordinal(TOMORROW.toordinal() + days)
+
+    monkeypatch.setattr(outcome, "dt", SimpleNamespace(date=Day))
+    assert judge(*MISSED, run=recorded.run_here).case.properties["verdict"] == verdict
 
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])

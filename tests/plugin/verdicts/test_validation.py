@@ -140,3 +140,24 @@ def test_an_expression_without_a_check_leaves_all(user: UserFolder, expression: 
     text = user.run_here("--collect-only", "-q", "--cluster", "local", "--gpus-per-node", "0", "-k", expression).text
     assert text.count("test_user.py::test_fit[") == checks
     assert ("test_user.py::test_trains[tiny]" in text) == trains
+
+
+def test_a_node_with_faults_does_not_pass_by_a_test_that_leaves_them_alone(user: UserFolder) -> None:
+    """A test may let single faults pass, and has to go through them for that."""
+    bodies = {
+        "nothing": "pass",
+        "object": "assert health",
+        "no_assert": "not health.faults",
+        "truth": "assert (not health.faults) in {True, False}",
+        "printed": "print(health.faults, health.explanation, health.properties())",
+        "each": "assert not [fault for fault in health.faults if fault.kind != 'limit']",
+    }
+    tests = [f"@mark\ndef test_{name}(health):\n    {body}\n" for name, body in bodies.items()]
+    user.test("import pytest\n\nmark = pytest.mark.check('limits', 'memory')\n\n" + "\n".join(tests))
+    result = user.run("-n0", *system(user, **BAD_LIMIT), code=pytest.ExitCode.TESTS_FAILED)
+    ends = {
+        name: [result.cases[f"test_{name}[{check}-slot0]"].properties["verdict"] for check in ("limits", "memory")]
+        for name in bodies
+    }
+    assert ends == {name: ["PASS" if name == "each" else "ERROR", "PASS"] for name in bodies}
+    assert "has 1 fault, and the test passed" in result.cases["test_object[limits-slot0]"].message

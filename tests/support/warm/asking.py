@@ -96,16 +96,14 @@ class Forked:
 
     def __init__(
         self, args: Sequence[str], cwd: Path, env: Mapping[str, str], output: IO[str] | IO[bytes],
-        imported: str = "pytest", stdout: IO[str] | None = None,
+        imported: str = "pytest", stdout: IO[str] | None = None, at: Path | None = None, kind: str = "module",
     ) -> None:  # fmt: skip
         """Run `python -m ARGUMENT...` there, whose output can be read from `stdout`, if that is given."""
         self.args, self.stdout = list(args), stdout
         self.returncode: int | Any = None
         with Path(os.devnull).open() as nothing:
-            streams = (nothing.fileno(), output.fileno(), output.fileno())
-            self._server, self.pid = ask(
-                "module", self.args, cwd=cwd, environment=env, streams=streams, at=address(imported)
-            )
+            streams, at = (nothing.fileno(), output.fileno(), output.fileno()), at or address(imported)
+            self._server, self.pid = ask(kind, self.args, cwd=cwd, environment=env, streams=streams, at=at)
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):

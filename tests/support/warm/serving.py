@@ -24,13 +24,14 @@ import select
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 # The server ends after this time without a request.
 IDLE_S = 120.0
@@ -95,8 +96,8 @@ def attend(asker: socket.socket) -> None:
         os.close(stream)
     ended = os.pidfd_open(session)
     ready, _, _ = select.select([ended, asker.fileno()], [], [])
-    if ended not in ready:  # the asker has gone, as if this were the process it had killed
-        os.kill(session, signal.SIGKILL)
+    if ended not in ready and request["kind"] != "controller":
+        os.kill(session, signal.SIGKILL)  # the asker has gone, as if this were the process it had killed
     _, status = os.waitpid(session, 0)
     with contextlib.suppress(OSError):
         asker.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
@@ -145,12 +146,13 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     sys.stdin, sys.stdout, sys.stderr = map(_opened, (sys.stdin, sys.stdout, sys.stderr), range(3))
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     own = [folder for folder in request["env"].get("PYTHONPATH", "").split(os.pathsep) if folder]
-    first = {"module": request["cwd"], "script": str(Path(sys.executable).parent)}.get(request["kind"], "")
+    module = request["kind"] in {"controller", "module"}
+    first = str(Path(sys.executable).parent) if request["kind"] == "script" else request["cwd"] if module else ""
     sys.path[:] = [first, *own, *sys.path]
     importlib.invalidate_caches()
     if "xdist.plugin" in sys.modules:
         sys.modules["xdist.plugin"]._sys_path[:] = sys.path  # it takes a copy when it is imported
-    if request["kind"] == "module":
+    if module:
         sys.argv[:] = request["args"]
         sys.modules.pop(sys.argv[0], None)  # else it is found as pytest has rewritten it
         if SMALL_CEILING in os.environ:
@@ -264,7 +266,7 @@ def remember_versions() -> None:
     vars(metadata)["version"] = remembered
 
 
-def start_pytest(door: Path) -> None:
+def start_pytest(door: Path, warm: Any) -> None:
     """Start pytest where there is nothing to test, and import what a session of ours needs."""
     pytest = importlib.import_module("pytest")
     with tempfile.TemporaryDirectory() as nothing, contextlib.chdir(nothing):
@@ -279,19 +281,31 @@ def start_pytest(door: Path) -> None:
     io_of_execnet.popen_args = lambda _spec: [  # type: ignore[attr-defined]
         *asking, str(door), "code", "import sys;exec(eval(sys.stdin.readline()))",
     ]  # fmt: skip
-    submitit = importlib.import_module("submitit.local.local")
-    start = submitit.start_controller
+    executors = importlib.import_module("pytest_llmbench.cluster.executors")
 
-    def start_forked(command: str, **rest: Any) -> Any:
-        """Start ranks on this machine, forked from a process that has imported what they import."""
-        python, _, _, module, folder = shlex.split(command)
+    def start_forked(command: Sequence[str], stderr: IO[bytes], **rest: Any) -> Any:
+        """Start the controller of ranks on this machine, and have it start ranks that are forked as well.
+
+        Each comes from a process that has imported what it imports. The controller outlives this session, as it would
+        if this were its parent.
+        """
+        _, *assigned, shell, _, line = command
+        told = dict(each.split("=", 1) for each in assigned)
+        python, _, _, module, folder = shlex.split(told["SUBMITIT_LOCAL_COMMAND"])
         task = Path(folder, "task.json")
         if python == sys.executable and module in RANKS and task.exists():
             imported = ".torch" if json.loads(task.read_bytes())["entry"].startswith(HEAVY) else ".ranks"
-            command = shlex.join([*asking, str(door.with_suffix(imported)), "module", module, folder])
-        return start(command=command, **rest)
+            told["SUBMITIT_LOCAL_COMMAND"] = shlex.join(
+                [*asking, str(door.with_suffix(imported)), "module", module, folder]
+            )
+        environment = {**os.environ, **told}
+        if line.startswith("exec ") and warm.may_ask((), environment):  # else lines of the site come first
+            module, logs = shlex.split(line)[-2:]
+            with contextlib.suppress(warm.RefusedError):
+                return warm.Forked([module, logs], Path.cwd(), environment, stderr, at=door, kind="controller")
+        return subprocess.Popen([shell, "-c", line], env=environment, stderr=stderr, **rest)
 
-    submitit.start_controller = start_forked  # type: ignore[attr-defined]
+    vars(executors)["subprocess"] = types.SimpleNamespace(Popen=start_forked)
     heavy = {"torch", "numpy", "deepspeed", "megatron"} & set(sys.modules)
     assert not heavy, f"{heavy} imported"
 
@@ -333,7 +347,8 @@ def main() -> None:
     address, tests = Path(sys.argv[1]), sys.argv[2:]
     if not tests:
         os.chdir("/")
-    del sys.path[0]
+    warm = importlib.import_module("asking")  # from this folder, which then leaves the path
+    del sys.path[0], sys.modules["asking"]
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(address))
         door.listen(64)
@@ -344,7 +359,7 @@ def main() -> None:
         elif tests:
             collect_tests(tests)
         else:
-            start_pytest(address)
+            start_pytest(address, warm)
         assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads must not fork"
         sys.stdout.flush()  # a session would print what is left of it
         gc.collect()

@@ -210,14 +210,29 @@ def test_a_process_of_an_unknown_type_is_no_display(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_memory_beyond_that_of_allowed_processes_is_found(tmp_path: Path) -> None:
+    """What an earlier job left next to a daemon; a daemon whose memory is hidden may have all of it."""
+    daemon = "<process_info><pid>7</pid><type>C</type><process_name>/usr/bin/mps-server</process_name>{}</process_info>"
+    own = {"few": "<used_memory>30 MiB</used_memory>", "all": "<used_memory>61000 MiB</used_memory>", "hidden": ""}
+    used = {"<used>1 MiB<": "<used>61440 MiB<"}
+    xml = {
+        host: smi_xml(changes={0: {**used, "<processes>": "<processes>" + daemon.format(own[host])}}) for host in own
+    }
+    report = get_check("gpu_processes").run(
+        nodes_of(tmp_path, {host: {"xml": text} for host, text in xml.items()}),
+        CheckSettings(options={"allowed": ["mps-server"]}),
+    )
+    (finding,) = report.findings
+    assert (finding.host, finding.kind) == ("few", "memory_in_use")
+    assert finding.message == "61440 MiB in use, but no process is visible beyond 30 MiB of allowed ones"
+
+
 def test_a_link_may_sleep_with_its_gpu(tmp_path: Path) -> None:
     asleep = {"<current_link_gen>5<": "<current_link_gen>1<", "<performance_state>P0<": "<performance_state>P8<"}
     fleet = nodes_of(tmp_path, {"one": {"xml": smi_xml(changes={0: asleep, 1: asleep})}})
     report = get_check("gpu_pcie").run(fleet, CheckSettings())
     assert not report.findings
     assert "not judged on 2 GPUs" in report.notes[0]
-    report = get_check("gpu_pcie").run(fleet, CheckSettings(options={"judge_idle_gen": True}))
-    assert found_on(report, "one") == {"pcie_gen": "ISOLATE"}
 
 
 def test_a_log_that_lost_its_beginning_leaves_a_node_unjudged(tmp_path: Path) -> None:

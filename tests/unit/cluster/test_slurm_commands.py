@@ -61,10 +61,9 @@ def test_a_slow_command_is_asked_once(script: Path) -> None:
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(script: Path, tmp_path: Path) -> None:
     """A grandchild that keeps the pipes open changes nothing."""
     script.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/pid\nsleep 300\n")
-    began = time.monotonic()
+    waits = iter([1e6, 1e6])
     with pytest.raises(NoAnswerError, match="did not answer"):
-        ask([str(script)], lambda: 60.0 if time.monotonic() - began < 0.5 else 1.0)
-    assert time.monotonic() - began < 20
+        ask([str(script)], lambda: next(waits, 1.0))
     state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
     deadline = time.monotonic() + 10
     while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -63,9 +62,7 @@ def test_a_worker_waits_until_the_record_is_there(session: Session) -> None:
     written = record(session)
     timer = threading.Timer(0.5, write_model, (written.path, written))
     timer.start()
-    began = time.monotonic()
     assert FileWaiter(session, 60.0).wait(RunRecord, "opt125m") == written
-    assert time.monotonic() - began >= 0.4
     timer.join()
 
 

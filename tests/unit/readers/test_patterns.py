@@ -8,26 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.engines.megatron_lm.log import READER
-from pytest_llmbench.readers import patterns
 from pytest_llmbench.readers.items import Unreadable
 from pytest_llmbench.readers.lines import split_prefix
 from pytest_llmbench.readers.log import read_log
 from pytest_llmbench.readers.numbers import as_number, count, duration, number
 from pytest_llmbench.readers.patterns import FAILURES, cut_off, failure, remoteness
 from tests.support.samples import DATA
-
-
-@given(st.floats())
-def test_every_number_is_read_back(value: float) -> None:
-    for text in (repr(value), f"+{value!r}" if value > 0 else repr(value)):
-        found = patterns.number(text)
-        assert found is not None
-        assert found == value or (math.isnan(found) and math.isnan(value))
-
-
-@pytest.mark.parametrize("text", ["", ".", "1_0", "٣", "0x1", "1e", "1 2", "nan.1", "--1", "1,000", "infinite"])
-def test_what_no_framework_prints_as_a_number(text: str) -> None:
-    assert patterns.number(text) is None
 
 
 def test_failures() -> None:
@@ -91,12 +77,15 @@ ARABIC_FIVE = "\N{ARABIC-INDIC DIGIT FIVE}"
 
 @given(st.floats(allow_nan=False))
 def test_every_float_is_read_as_it_is_printed(value: float) -> None:
-    for text in (repr(value), f" {value:.17e} ", f"{value:.17E}"):
+    for text in (repr(value), f" {value:+.17e} ", f"{value:.17E}"):
         assert as_number(text) == value
     assert as_number(value) == value
 
 
-@pytest.mark.parametrize("value", ["", "-", ".", "1_000", "1,5", "0x10", "1e", "5 %", ARABIC_FIVE, None, True, [1], {}])
+@pytest.mark.parametrize("value", [
+    "", "-", ".", "1_000", "1,5", "0x10", "1e", "1 2", "--1", "nan.1", "infinite", "5 %", ARABIC_FIVE, None, True, [1],
+    {},
+])  # fmt: skip
 def test_what_is_no_number(value: object) -> None:
     assert as_number(value) is None
     with pytest.raises(Unreadable, match=r"loss is .*, not a number"):
@@ -107,7 +96,7 @@ def test_numbers_beyond_a_float() -> None:
     """A text is infinite as a float; an integer of JSON cannot become one."""
     assert as_number("9" * 5000) == math.inf
     assert as_number(10**400) is None
-    assert math.isnan(number("loss", "nan"))
+    assert all(math.isnan(number("loss", text)) for text in ("nan", "NaN", "-nan.0"))
 
 
 @pytest.mark.parametrize("value", [

@@ -22,6 +22,7 @@ from pytest_llmbench.workloads.rank.probe import ProbeLog
 from pytest_llmbench.workloads.rank.rendezvous import exchange_texts, process_group
 
 _HEADS, _VOCABULARY = 4, 256
+_SEED = 1  # of the first weights and of the data
 
 
 class ReplicaPlan(Strict):
@@ -32,8 +33,7 @@ class ReplicaPlan(Strict):
     layers: int
     sequences: int  # of a rank's share of a step
     length: int
-    seed: int = 1  # of the first weights and of the data
-    timeout_s: float = 600.0  # longest wait of a rank for the others
+    timeout_s: float  # longest wait of a rank for the others
 
 
 def train(context: RankContext, log: ProbeLog) -> RankNumbers:
@@ -84,7 +84,7 @@ class Replica:
         self._plan, self._device = plan, device
         self.steps = range(1, plan.steps + 1)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(plan.seed)  # on the host, independent of any GPU
+            torch.manual_seed(_SEED)  # on the host, independent of any GPU
             self.model = ReplicaDecoder(plan)
         self.model.to(device)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -107,7 +107,7 @@ class Replica:
     def local(self, step: int, shard: int) -> torch.Tensor:
         """The gradients of a share of a step's data, and its loss behind them."""
         plan = self._plan
-        generator = torch.Generator().manual_seed((plan.seed * 1_000_003 + step) * 1_009 + shard)
+        generator = torch.Generator().manual_seed((_SEED * 1_000_003 + step) * 1_009 + shard)
         tokens = torch.randint(_VOCABULARY, (plan.sequences, plan.length + 1), generator=generator).to(self._device)
         self.model.zero_grad(set_to_none=True)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):

@@ -52,13 +52,9 @@ def test_what_is_wrong_with_a_folder(changes: dict[str, Any], kinds: list[str]) 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("caches")
-
-
-@pytest.fixture(scope="module")
-def report(folder: Path) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Nodes a and b have homes of their own; b has compiled something."""
+    folder = tmp_path_factory.mktemp("caches")
     env = {host: {"HOME": str(folder / host)} for host in "ab"}
     (folder / "b/.cache/torch_extensions/fused_adam").mkdir(parents=True)
     (folder / "a").mkdir()

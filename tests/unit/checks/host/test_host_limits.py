@@ -149,12 +149,6 @@ def test_memory_in_use(tmp_path: Path, options: dict[str, Any], found: bool) -> 
     assert [finding.kind for finding in report.findings] == (["memory_in_use"] if found else [])
 
 
-def test_a_node_that_does_not_say_is_no_pass(tmp_path: Path) -> None:
-    report = run(tmp_path, {"a": (64, 60), "b": (0, 0)})
-    assert report.unjudged.keys() == {"b"}
-    assert {reading.host for reading in report.readings} == {"a"}
-
-
 def test_a_reference_of_this_system_counts(tmp_path: Path) -> None:
     fleet = ProcessFleet(site=cpu_site(1), hosts=("a",), folder=tmp_path)
     promised: dict[str, Any] = {

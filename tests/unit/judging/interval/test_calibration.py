@@ -77,7 +77,7 @@ def test_a_healthy_run_seldom_misses_and_a_slower_one_nearly_always() -> None:
     rng = random.Random(5)
     missed = found = 0
     for _ in range(1500):
-        bound = calibrate([1 + 0.002 * rng.gauss(0, 1) for _ in range(5)], between_runs=0.003).bound
+        bound = calibrate([1 + 0.002 * rng.gauss(0, 1) for _ in range(5)]).bound
         run = 1 + 0.002 * rng.gauss(0, 1)
         missed += run < bound
         found += run - 0.02 < bound

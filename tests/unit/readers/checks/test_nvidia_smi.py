@@ -62,10 +62,10 @@ def test_a_lost_gpu_and_warnings_are_seen() -> None:
 def test_processes_are_listed() -> None:
     listed = (
         "<processes><process_info><pid>4711</pid><type>C</type><process_name>/usr/bin/python3</process_name>"
-        "<used_memory>N/A</used_memory></process_info>"
+        "<used_memory>512 MiB</used_memory></process_info>"
     )
     (gpu,) = read_smi(smi_xml(1, changes={0: {"<processes>": listed}})).gpus
-    assert gpu.processes == (Process(pid=4711, kind="C", name="/usr/bin/python3"),)
+    assert gpu.processes == (Process(pid=4711, kind="C", name="/usr/bin/python3", memory_mib=512),)
 
 
 @given(st.integers(0, _HEALTHY.rindex("</nvidia_smi_log>") + len("</nvidia_smi_log>") - 1))
