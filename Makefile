@@ -58,6 +58,7 @@ nodes:
 fast: $(VENV)/.dev lint
 	$(VENV)/bin/pytest tests -n $(TEST_WORKERS) --dist worksteal -m "not slurm" $(PYTEST_ARGS)
 
+# One test at a time: an old pytest-benchmark warns of workers, and warnings are errors.
 unit: $(VENV)/.dev
 	$(VENV)/bin/pytest tests/unit -n0 $(PYTEST_ARGS)
 

@@ -13,12 +13,9 @@ class TooFewLeftError(ClusterError):
 
 
 class LeasePool:
-    """Lends the hosts of one allocation to runs; `out` are its other hosts, which are kept out.
+    """Lends the hosts of one allocation to runs; `out` are its other hosts, and `lost` those that have failed since.
 
     A single thread uses it, so it works without a lock.
-
-    Attributes:
-        lost: hosts that have failed since the allocation began.
     """
 
     def __init__(self, hosts: Sequence[str], out: Sequence[str] = ()) -> None:

@@ -9,6 +9,7 @@ from pytest_llmbench.plugin.collection import feasible, selection
 from pytest_llmbench.plugin.early import Early, EarlyController
 from pytest_llmbench.plugin.options import options_of, usage_errors
 from pytest_llmbench.plugin.ours import is_distributed
+from pytest_llmbench.plugin.output import reports
 from pytest_llmbench.plugin.output.progress import LiveLine
 from pytest_llmbench.plugin.output.results import Results
 from pytest_llmbench.plugin.supervisor import Supervisor
@@ -38,6 +39,7 @@ def register(config: pytest.Config, early: Early | None, waited: EarlyController
     manager.register(TestCalls(bench), "llmbench-calls")
     manager.register(feasible, "llmbench-feasibility")
     manager.register(selection, "llmbench-selection")
+    manager.register(reports, "llmbench-benchmark-json")
 
 
 def refuse(config: pytest.Config) -> None:

@@ -25,6 +25,7 @@ from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdic
 from pytest_llmbench.core.schema import Document
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.journal.journal import JournalEvent, read_journal
+from pytest_llmbench.session.live.snapshot import one_line
 
 AnyKept = TypeVar("AnyKept", bound=Record)
 
@@ -125,12 +126,14 @@ def read_folder(path: Path) -> SessionFolder:
     try:
         plan = _Planned.model_validate_json(read_regular(path / layout.PLAN))
     except (OSError, ValidationError) as error:
-        damage.append(f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {_short(error)}")
+        damage.append(
+            f"{layout.PLAN} cannot be read, so it is not known which tests were declared: {one_line(str(error))}"
+        )
     try:
         verdicts = SessionVerdicts.read(path / layout.VERDICTS)
     except ConfigError as error:
         # It is missing if the session was killed.
-        state = f"cannot be read ({_short(error)})" if (path / layout.VERDICTS).exists() else "is not there"
+        state = f"cannot be read ({one_line(str(error))})" if (path / layout.VERDICTS).exists() else "is not there"
         damage.append(f"{layout.VERDICTS} {state}: verdicts are shown as far as records and journal have them")
     with contextlib.suppress(OSError):
         *lines, _ = read_regular(path / layout.JOURNAL).split(b"\n")  # the last line may be half written
@@ -290,7 +293,7 @@ def _readable_records(
         except ConfigError as error:
             altered = file.with_name(layout.ALTERED).exists()
             missing = f"it was changed while its session went on, and lies in {layout.ALTERED}" if altered else ""
-            broken[kind.about, name] = _short(error) if file.exists() else missing or "it is not there"
+            broken[kind.about, name] = one_line(str(error)) if file.exists() else missing or "it is not there"
             continue
         if record.name != name:
             broken[kind.about, name] = f"it is of {kind.about} {record.name!r}"
@@ -314,7 +317,3 @@ def point_to_latest(folder: Path) -> None:
     except OSError:
         new.unlink(missing_ok=True)
         raise
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

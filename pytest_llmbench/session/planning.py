@@ -110,8 +110,8 @@ def _describe_jobs(
         lines += ["", f"# sbatch script of {request.name}", sbatch_script(request).rstrip()]
     hours = sum(request.nodes * request.time_min / 60 for request in requests)
     gpu_hours = sum(request.nodes * request.gpus_per_node * request.time_min / 60 for request in requests)
-    several = f"{len(requests)} jobs, one per run" if len(requests) > 1 else "1 job for the one run"
     kinds = " and ".join(kind for kind, there in (("check", plan.checks), ("run", ready)) if there)
+    several = f"{counted(len(requests), 'job')}, one per run"
     what = f"1 job holds the nodes, each {kinds} is a step in it" if held else several
     in_gpus = f"{for_people(gpu_hours)} GPU-hours, " if gpu_hours else ""
     lines += ["", f"{what}: at most {in_gpus}{for_people(hours)} node-hours"]

@@ -31,11 +31,7 @@ _AS_LONG_AGAIN = 2.0
 
 
 class Stall:
-    """The requests for the stacks of a run that seems to hang: one, and further ones while it is in a pause.
-
-    Attributes:
-        since: our clock at the last request.
-    """
+    """The requests for the stacks of a run that seems to hang: one, and others in a pause, the last one at `since`."""
 
     def __init__(self, folder: Path, now: float) -> None:
         self._folder = folder
@@ -125,8 +121,9 @@ class Watch:
         if now - self._started > self._limit_s:
             return Problem(
                 kind="time_limit",
-                message=f"not finished within its time limit of {self._limit} (step {self._at} of "
-                f"{self._recipe.steps}): give a longer --time, or a longer time_limit in the recipe",
+                message=f"not finished within its time limit of {self._limit} "
+                f"(step {self.progress.step if self.progress else 0} of {self._recipe.steps}): give a longer --time, "
+                "or a longer time_limit in the recipe",
             )
         return self._unless_alive(self._stuck(now), now)
 
@@ -195,11 +192,7 @@ class Watch:
         #:  of the [stacks](how-to/judge/find-out-why-a-run-hangs.md)
         return Problem(
             kind="hang",
-            message=f"no step for {quiet:.0f} s after step {self._at} of {self._recipe.steps}, where a step takes "
-            f"{usual:.3g} s (recipe: deadlines.hang_factor {deadlines.hang_factor:g}, "
+            message=f"no step for {quiet:.0f} s after step {self.progress.step} of {self._recipe.steps}, where a step "
+            f"takes {usual:.3g} s (recipe: deadlines.hang_factor {deadlines.hang_factor:g}, "
             f"hang_floor_s {deadlines.hang_floor_s:g}): {self._engine.laggards(self._folder)}",
         )
-
-    @property
-    def _at(self) -> int:
-        return self.progress.step if self.progress else 0

@@ -10,7 +10,7 @@ from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.probe import ProbeLog
 
 
-def behave(context: RankContext, log: ProbeLog) -> dict[str, Any]:
+def behave(context: RankContext, log: ProbeLog) -> dict[str, Any] | None:
     """Do what the config says for this rank; all others answer with their rank."""
     deed = context.config.get(str(context.rank))
     log.phase(f"about to {deed or 'answer'}")
@@ -20,6 +20,8 @@ def behave(context: RankContext, log: ProbeLog) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
     if deed == "hang":
         time.sleep(600)
+    if deed == "nothing":
+        return None
     if deed == "nan":
         return {"rank": math.nan}
     return {"rank": context.rank, "pid": os.getpid()}

@@ -26,11 +26,7 @@ _MORE_FOR_LAST = 3.0
 
 
 class Rhythm:
-    """The time of the next query: soon after something may have changed, and seldom otherwise.
-
-    Attributes:
-        next: by the clock, if there are queries left.
-    """
+    """The time of the `next` query, if any are left: soon after something may have changed, and seldom otherwise."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -51,10 +51,8 @@ class JobState(StrEnum):
 _ALIVE = {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
 _STATE_WORDS: Mapping[str, JobState] = {
     **{state.value: state for state in JobState},
-    **dict.fromkeys(("CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"), JobState.PENDING),
-    **dict.fromkeys(
-        ("RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING", "LAUNCH_FAILED", "POWER_UP_NODE"), JobState.PENDING
-    ),
+    **dict.fromkeys(("CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"), JobState.PENDING),
+    **dict.fromkeys(("SPECIAL_EXIT", "EXPEDITING", "LAUNCH_FAILED", "POWER_UP_NODE"), JobState.PENDING),
     **dict.fromkeys(("SIGNALING", "RESIZING", "STAGE_OUT", "COMPLETING", "UPDATE_DB"), JobState.RUNNING),
     "STOPPED": JobState.SUSPENDED,
     **dict.fromkeys(("BOOT_FAIL", "RECONFIG_FAIL"), JobState.NODE_FAIL),

@@ -38,6 +38,8 @@ def _expand(name: str) -> Iterator[str]:
     tails = list(_expand(tail)) if tail else [""]
     for match in ranges:
         first, last = (match[1], match[2] or match[1]) if match else ("0", "0")
+        if int(last) < int(first):
+            raise ConfigError(f"{name!r} has a range that ends before it begins")
         if (int(last) - int(first)) * len(tails) > _MOST_HOSTS:
             raise ConfigError(f"{name!r} stands for more than {_MOST_HOSTS} nodes")
         for number in range(int(first), int(last) + 1):
@@ -95,20 +97,19 @@ def read_topology_file(content: Any) -> Places:
 
     Raises ConfigError for any other form.
     """
-    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
-        raise ConfigError("topology.yaml is a list of topologies")
     lines: list[str] = []
-    for part in sorted(content, key=lambda part: part.get("cluster_default") is not True):
-        tree, block = part.get("tree") or {}, part.get("block") or {}
-        if not isinstance(tree, Mapping) or not isinstance(block, Mapping):
-            raise ConfigError("`tree` and `block` in topology.yaml are mappings")
-        lines += [
-            f"SwitchName={row.get('switch')} Nodes={row.get('nodes', '')} Switches={row.get('children', '')}"
-            for row in tree.get("switches", [])
-        ]
-        lines += [f"BlockName={row.get('block')} Nodes={row.get('nodes', '')}" for row in block.get("blocks", [])]
-        if lines:
-            break
+    try:
+        for part in sorted(content, key=lambda part: part.get("cluster_default") is not True):
+            lines += [
+                f"SwitchName={row['switch']} Nodes={row.get('nodes') or ''} Switches={row.get('children') or ''}"
+                for row in (part.get("tree") or {}).get("switches") or ()
+            ]
+            blocks = (part.get("block") or {}).get("blocks") or ()
+            lines += [f"BlockName={row['block']} Nodes={row.get('nodes') or ''}" for row in blocks]
+            if lines:
+                break
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError("topology.yaml is not a list of topologies, each with switches or blocks") from error
     return read_topology("\n".join(lines))
 
 

@@ -4,10 +4,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
+from pytest_llmbench.judging.statistics import judged_steps
 from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.reporting.base import REPORTS, FinishedSession
 from pytest_llmbench.session.folder import read_folder
@@ -41,6 +45,41 @@ def make_reports(session: FinishedSession, config: pytest.Config) -> list[Report
                 Reported(name=name, failure=f"report {name} could not be made: {type(error).__name__}: {error}")
             )
     return made
+
+
+def pytest_llmbench_session_report(session: FinishedSession, config: pytest.Config) -> None:
+    """Hand the judged steps to pytest-benchmark, where it writes or compares anything."""
+    theirs = getattr(config, "_benchmarksession", None)
+    # Its table of step times is only for users who asked pytest-benchmark for something.
+    if theirs is not None and any((theirs.json, theirs.save, theirs.autosave, theirs.compare)):
+        for record in session.runs.values():
+            if record.problem is None:
+                theirs.benchmarks.append(_benchmark_of(record))
+
+
+def _benchmark_of(record: RunRecord) -> Any:
+    """The judged steps of a run as a benchmark, each a round of one iteration.
+
+    It is pytest-benchmark's internal `Metadata`, the only way to add a measurement that was made elsewhere.
+    """
+    from pytest_benchmark.stats import Metadata  # noqa: PLC0415 - an optional plugin
+
+    fixture = SimpleNamespace(
+        name=record.key,
+        fullname=f"llmbench::{record.key}",
+        group=f"{record.system}, nodes {record.nodes}, scale {record.recipe.scale}",
+        param=record.key,
+        params={"recipe": record.recipe.name},
+        extra_info={name: f"{metric.quantity}" for name, metric in record.metrics.items()}
+        | {"hosts": ",".join(record.hosts), "job_id": record.job_id, "run_record": str(record.path)},
+        cprofile_stats=None,
+        has_error=False,
+    )
+    benchmark = Metadata(fixture, 1, {"min_rounds": record.recipe.steps - record.recipe.warm_up.steps})
+    for step in judged_steps(record.recipe, record.steps):
+        if step.seconds is not None:
+            benchmark.stats.update(step.seconds)
+    return benchmark
 
 
 def _report_writers(

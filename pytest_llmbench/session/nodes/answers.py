@@ -16,6 +16,7 @@ from pytest_llmbench.core.record.health import HealthRecord, Report
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.recount import differences
 from pytest_llmbench.session.agreement import Agreement
+from pytest_llmbench.session.nodes.validation import make_answers
 
 # Checks of these families use the answers of the nodes alone. Checks of other packages may use other sources.
 _FAMILIES = {"host", "compute", "collectives", "network"}
@@ -64,15 +65,9 @@ class RecordedFleet:
         raise CheckNotKeptError(f"the answers of its probe {probe.name} are not kept")
 
     def _answers(self, folder: Path, probe: Probe) -> list[Answer]:
-        answers, per_node = [], probe.ranks_per_node
         hosts = [host for host in self.hosts if probe.hosts is None or host in probe.hosts]
-        for rank in range(len(hosts) * per_node):
-            kept = _read_object(layout.answer(folder, rank))
-            host = str(kept.get("host", hosts[rank // per_node]))
-            answers.append(
-                Answer(host=host, rank=rank, local_rank=rank % per_node, data=kept.get("data"), why=kept.get("why"))
-            )
-        return answers
+        ranks = range(len(hosts) * probe.ranks_per_node)
+        return make_answers([_read_object(layout.answer(folder, rank)) for rank in ranks], hosts, probe.ranks_per_node)
 
 
 def judge_check_again(record: HealthRecord, agreement: Agreement) -> Report:

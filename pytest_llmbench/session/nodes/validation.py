@@ -5,7 +5,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,7 @@ class HeldFleet:
 
 
 _NEVER = "never started"
+_NOTHING = "its answer is empty: the function of the probe has to return what it measured"
 
 
 def _cancel(step: _Step) -> None:
@@ -159,25 +160,36 @@ def _answers(step: _Step, *, late: bool) -> list[Answer]:
     began = step.folder / layout.PHASES
     while not all(path.exists() for path in paths) and time.monotonic() < patience and began.is_dir():
         time.sleep(_LOOK_S)
-    return [_answer(step, rank, path, late=late) for rank, path in enumerate(paths)]
+    contents = [_content(step, rank, path, late=late) for rank, path in enumerate(paths)]
+    return make_answers(contents, step.hosts, step.probe.ranks_per_node)
 
 
-def _answer(step: _Step, rank: int, path: Path, *, late: bool) -> Answer:
-    per_node = step.probe.ranks_per_node
-    local_rank, host = rank % per_node, step.hosts[rank // per_node]
-    content: dict[str, Any] = {}
+def _content(step: _Step, rank: int, path: Path, *, late: bool) -> Mapping[str, Any]:
     try:
         # Equal texts share memory: thousands of ranks send the same digests.
         if not isinstance(content := mapped(read_json(path.read_bytes()), sys.intern), dict):
             raise ValueError("expected an object")  # noqa: TRY004, TRY301 - as of what is not JSON
     except FileNotFoundError:
-        content = {"why": _why_silent(step, rank, late=late)}
+        return {"why": _why_silent(step, rank, late=late)}
     except (OSError, ValueError) as error:
-        content = {"why": f"its answer {path} cannot be read: {error}"}
-    return Answer(
-        host=str(content.get("host", host)), rank=rank, local_rank=local_rank, data=content.get("data"),
-        why=content.get("why"),
-    )  # fmt: skip
+        return {"why": f"its answer {path} cannot be read: {error}"}
+    return content
+
+
+def make_answers(contents: Sequence[Mapping[str, Any]], hosts: Sequence[str], per_node: int) -> list[Answer]:
+    """The answers in the files of all ranks, in their order: each node has its own, and one without data has a reason.
+
+    Nodes may call themselves otherwise than Slurm does, or all alike: then the order of the ranks counts.
+    """
+    by_rank = [host for host in hosts for _ in range(per_node)]
+    named = [str(content.get("host", host)) for content, host in zip(contents, by_rank, strict=True)]
+    names = named if sorted(named) == sorted(by_rank) else by_rank
+    answers = []
+    for rank, (content, host) in enumerate(zip(contents, names, strict=True)):
+        data = content.get("data")
+        why = content.get("why") or (_NOTHING if data is None else None)
+        answers.append(Answer(host=host, rank=rank, local_rank=rank % per_node, data=data, why=why))
+    return answers
 
 
 def _why_silent(step: _Step, rank: int, *, late: bool) -> str:

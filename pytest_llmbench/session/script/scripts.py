@@ -23,7 +23,6 @@ _OF_A_TASK = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_NODEID",
     "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID",
 )  # fmt: skip
-_WITHOUT_SLURM = "only srun can start {what}, and there is none: run it with --cluster slurm"
 
 
 def write_script(script: Script, place: Place, topology: Topology, env: Mapping[str, str], title: str = "a run") -> str:
@@ -109,7 +108,8 @@ def _on_nodes(words: list[str], command: Command, place: Place, topology: Topolo
     once = command.launcher in {"once", "deepspeed"}
     per_node = topology.ranks_per_node if command.launcher == "srun" else 1
     if not place.slurm and (pyxis or topology.nodes * per_node > 1):
-        raise ConfigError(_WITHOUT_SLURM.format(what="a container of pyxis" if pyxis else "these ranks"))
+        what = "a container of pyxis" if pyxis else "these ranks"
+        raise ConfigError(f"only srun can start {what}, and there is none: run it with --cluster slurm")
     if not place.slurm or (once and not pyxis):
         return words
     nodes = 1 if once else topology.nodes

@@ -90,7 +90,7 @@ def test_without_the_plugin_pytest_is_clean(user: UserFolder) -> None:
 
 @pytest.mark.parametrize("plugin", ["junitxml", "terminal", "terminalreporter", "faulthandler"])
 def test_other_plugins_may_be_missing(user: UserFolder, plugin: str) -> None:
-    """Without xdist, see the tests of evidence."""
+    """Without xdist and pytest-benchmark, see the tests of evidence."""
     user.test("def test_other(): pass\n")
     result = user.run("-p", f"no:{plugin}")
     assert "Traceback" not in result.text

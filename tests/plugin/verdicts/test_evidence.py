@@ -3,6 +3,8 @@
 import json
 import platform
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 from xml.etree import ElementTree as ET
 
@@ -15,10 +17,11 @@ HOST = platform.node()
 
 @pytest.mark.parametrize("distribution", ["-n0", "-n2"])
 def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> None:
-    """One session: what the terminal shows, and what records and XML say."""
+    """One session: what the terminal shows, what records and XML say, and what pytest-benchmark reads."""
     user.recipe()
     user.test()
-    result = user.run("--cluster", "local", distribution, "-k", "tiny", "--junitxml=mine.xml", code=0)
+    files = ("--benchmark-json=bench.json", "--junitxml=mine.xml")
+    result = user.run("--cluster", "local", distribution, "-k", "tiny", *files, code=0)
     session = known(result.session)
 
     # The terminal: what runs where, before it does; the verdicts, after; no live line of so short a run.
@@ -63,6 +66,17 @@ def test_a_run_leaves_all_its_evidence(user: UserFolder, distribution: str) -> N
     plan = json.loads((session / "session.json").read_text())
     assert [run["key"] for run in plan["runs"]] == ["tiny"]
 
+    # pytest-benchmark: one benchmark, a round per judged step.
+    (benchmark,) = json.loads((user.path / "bench.json").read_text())["benchmarks"]
+    judged = [step["seconds"] for step in record["steps"] if step["step"] > TINY["warm_up"]["steps"]]
+    assert (benchmark["name"], benchmark["stats"]["rounds"]) == ("tiny", len(judged))
+    assert benchmark["stats"]["data"] == pytest.approx(judged)
+    assert benchmark["extra_info"]["run_record"] == str(session / "runs" / "tiny" / "record.json")
+    compare = [sys.executable, "-m", "pytest_benchmark", "compare", "bench.json"]
+    compared = subprocess.run(compare, cwd=user.path, env=user.environment, capture_output=True, text=True, check=False)
+    assert compared.returncode == 0, compared.stderr
+    assert re.search(r"^tiny .* 6 +1$", compared.stdout, re.MULTILINE)
+
 
 def the_xml_says_what_ran(user: UserFolder, result: Result) -> None:
     """A case says what ran where, what was measured, and against what; the suite says what its runs were made of."""
@@ -84,9 +98,9 @@ def the_xml_says_what_ran(user: UserFolder, result: Result) -> None:
 
 
 def test_optional_reporters_may_be_missing(user: UserFolder) -> None:
-    """Without pytest's JUnit writer and xdist, the verdicts and records are all there."""
+    """Without pytest-benchmark, pytest's JUnit writer and xdist, the verdicts and records are all there."""
     user.recipe()
-    off = [word for plugin in ("junitxml", "xdist") for word in ("-p", f"no:{plugin}")]
+    off = [word for plugin in ("benchmark", "junitxml", "xdist") for word in ("-p", f"no:{plugin}")]
     result = user.run("--cluster", "local", "-k", "tiny", "--llmbench-run-dir", "elsewhere/deep", *off, code=0)
     assert "Warning" not in result.text
     assert re.search(r"^tiny +1 .* PASS( .*)?$", result.text, re.MULTILINE)

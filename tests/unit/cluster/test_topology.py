@@ -53,8 +53,10 @@ def test_the_default_of_several_topologies_counts() -> None:
     assert read_topology_file(YAML).levels == TREE
     assert read_topology_file(YAML[:2]).levels == BLOCKS
     assert read_topology_file(YAML[:1]).levels == {}
-    with pytest.raises(ConfigError, match="list of topologies"):
-        read_topology_file({"tree": {}})
+    wrongs: list[Any] = [{"tree": {}}, None, [{"tree": []}, {"tree": ["s0"]}], [{"block": {"blocks": [{}]}}]]
+    for wrong in wrongs:
+        with pytest.raises(ConfigError, match="list of topologies"):
+            read_topology_file(wrong)
 
 
 def test_a_switch_below_itself_is_refused() -> None:
@@ -69,7 +71,7 @@ def test_lists_of_nodes(first: int, more: int, width: int) -> None:
     assert expand_hosts(text) == ["login", *(f"r{rack}n{number}" for rack in (1, 2) for number in numbers)]
 
 
-@pytest.mark.parametrize("text", ["n[1-", "n]1", "n[a-b]", "n[1-999999999]", "r[1-9999]n[1-9999]"])
+@pytest.mark.parametrize("text", ["n[1-", "n]1", "n[a-b]", "n[5-3]", "n[1-999999999]", "r[1-9999]n[1-9999]"])
 def test_what_is_no_list_of_nodes(text: str) -> None:
     with pytest.raises(ConfigError):
         expand_hosts(text)

@@ -16,7 +16,7 @@ from pytest_llmbench.cluster.system import System
 from pytest_llmbench.core.errors import ClusterError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.session.launch import Launcher, LostNodes
-from pytest_llmbench.session.nodes.validation import HeldFleet
+from pytest_llmbench.session.nodes.validation import HeldFleet, make_answers
 from tests.support.fleet import cpu_site
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +44,8 @@ def probe(**deeds: str) -> Probe:
 
 
 def test_every_rank_answers_whatever_becomes_of_it(fleet: HeldFleet) -> None:
-    (answers,) = fleet.run([probe(rank0="raise", rank1="die")])
+    (answers, (empty, *_)) = fleet.run([probe(rank0="raise", rank1="die"), probe(rank0="nothing")])
+    assert (empty.data, str(empty.why).partition(":")[0]) == (None, "its answer is empty")
     assert [answer.rank for answer in answers] == [0, 1, 2]
     assert answers[0].why == "ValueError: no such luck at all"
     assert answers[1].why is not None
@@ -64,6 +65,17 @@ def test_a_hang_names_the_rank_and_the_phase_and_is_ended(fleet: HeldFleet) -> N
     assert "JSON compliant" in str(answers[1].why)
     assert answers[2].data is not None
     assert not list(Path("/proc").glob(f"{answers[2].data['pid']}/task"))
+
+
+@pytest.mark.parametrize(("first", "second", "names"), [
+    ("n2", "n1", ["n2", "n1"]), ("n1.site", "n2", ["n1", "n2"]), ("n2", "n2", ["n1", "n2"]), ("n2", None, ["n1", "n2"]),
+])  # fmt: skip
+def test_each_node_has_an_answer_whatever_it_calls_itself(first: str, second: str | None, names: list[str]) -> None:
+    """A finding about a name that no node of the session has would be lost, and its node pass."""
+    contents = [{"host": host, "data": 1} if host is not None else {"why": "died"} for host in (first, second)]
+    answers = make_answers(contents, ["n1", "n2"], 1)
+    assert [answer.host for answer in answers] == names
+    assert all((answer.data is None) == (answer.why is not None) for answer in answers)
 
 
 def test_a_shared_probe_runs_once(fleet: HeldFleet) -> None:
