@@ -131,7 +131,7 @@ def _check_telemetry(record: RunRecord) -> Iterator[str]:
         key, seconds = f"telemetry[{gpu.rank}]", gpu.seconds
         if seconds is None or not seconds > 0.0:
             continue
-        if abs(seconds - judged) > _SAME_WINDOW * judged:
+        if abs(seconds - judged) > _SAME_WINDOW * judged + 2 * _STAMPS_S:  # its ends are two of a rank's stamps
             yield f"{key}.seconds: {seconds}, but the judged steps add up to {judged}"
         if gpu.samples > (1 + _SAME_WINDOW) * seconds / GPU_PERIOD_S + 2:
             yield f"{key}.samples: {gpu.samples}, but in {seconds} s there are {seconds / GPU_PERIOD_S:.0f}"

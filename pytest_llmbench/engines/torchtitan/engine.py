@@ -221,6 +221,8 @@ class Torchtitan(External):
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         """Read the log; a step whose batch is unknown has that of the recipe, which `doubts` compares with its rate."""
         series = super().read(folder, recipe)
+        if all(step.samples is not None for step in series.steps):
+            return series
         batch = {"samples": recipe.samples_per_step, "tokens": recipe.tokens_per_step}
         steps = (step if step.samples is not None else step.model_copy(update=batch) for step in series.steps)
         return series.model_copy(update={"steps": tuple(steps)})

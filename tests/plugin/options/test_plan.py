@@ -51,7 +51,7 @@ def test_a_model_of_today_shows_what_it_takes_and_what_would_judge_it(tmp_path: 
     code, text = plan(tmp_path, *options, path=str(tmp_path))
     assert code == 0, text
     assert "feasibility: at most 1,093,364 words/s at the published peak of 64 × H100 80GB HBM3" in text
-    assert "2.4 min, or 2.56 GPU-hours, are expected at 40 % of it" in text
+    assert "4.8 min, or 5.11 GPU-hours, are expected at 40 % of it" in text
     assert "memory of each GPU: 1.9 GiB of weights, gradients and optimizer, about 50 GiB with" in text
     assert "recomputed: none, 1 sequence in each micro batch\n" in text
     assert "  judged: torchtitan_h100\n" in text
