@@ -28,7 +28,7 @@ FAR_CORES_CURE = "bind each rank to cores near its GPU: --gpu-bind=closest or --
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wiring:
-    """The facts of a machine that the rules need, None where unknown: a rule that needs such a fact finds nothing."""
+    """The facts of a machine that the rules need. None is unknown, and rules that need that fact report nothing."""
 
     gpus: int = 0  # of a node
     nodes: int = 1

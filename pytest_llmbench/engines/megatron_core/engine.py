@@ -60,7 +60,7 @@ class MegatronCoreEngine(InProcess):
 
 
 def _layout_problems(recipe: Recipe, topology: Topology) -> Iterator[str]:
-    """Yield what in the layout is indivisible, or splits nothing."""
+    """Yield the parts of the layout that do not divide the model, or that have nothing to split."""
     layout, model = recipe.parallelism, recipe.model
     if topology.world_size % layout.model_parallel_size:
         yield (

@@ -147,7 +147,7 @@ def _shape(recipe: Recipe) -> Iterator[tuple[str, str, Any]]:
         yield "expert-tensor-parallel-size", "parallelism.expert", 1
 
 
-# What a program derives from other sizes where its configuration has nothing.
+# Sizes that the program derives from others if its configuration leaves them out.
 _DERIVED = {"ffn-hidden-size", "kv-channels", "moe-ffn-hidden-size", "num-query-groups"}
 
 
