@@ -23,20 +23,9 @@ class Frame:
     bottom: float
     top: float
     levels: Sequence[LevelLine] = ()  # those between bottom and top
-    ticks: Sequence[float] = ()
     values: tuple[float, float] = (0.0, 1.0)  # the lowest and the highest of a heat map
     rows: Sequence[tuple[float, str]]  # names on the vertical axis, by place
     columns: Sequence[tuple[float, str]]  # those on the horizontal axis
-
-    @property
-    def width(self) -> float:
-        """Length of the horizontal axis."""
-        return self.right - self.left
-
-    @property
-    def height(self) -> float:
-        """Length of the vertical axis."""
-        return self.top - self.bottom
 
     @property
     def turned(self) -> str:
@@ -65,13 +54,12 @@ def frame_of(figure: Figure) -> Frame | None:
     low, high = min(values), max(values)
     bottom = low - 0.08 * (high - low or abs(low) or 1.0) if figure.bottom is None else min(figure.bottom, low)
     top = high + 0.08 * (high - bottom or 1.0) if figure.top is None else figure.top
-    ticks = [*_round_numbers(bottom, top)]
     whole = {at: f"{at:g}" for at in _round_numbers(left, right) if at.is_integer()}
     names: Mapping[float, str] = whole if figure.ticks is None else figure.ticks
     return Frame(
-        left=left, right=right, bottom=bottom, top=top, ticks=ticks,
+        left=left, right=right, bottom=bottom, top=top,
         levels=[level for level in figure.levels if bottom <= level.value <= top],
-        rows=[(tick, f"{tick:,.6g}") for tick in ticks], columns=[*names.items()],
+        rows=[(tick, f"{tick:,.6g}") for tick in _round_numbers(bottom, top)], columns=[*names.items()],
     )  # fmt: skip
 
 

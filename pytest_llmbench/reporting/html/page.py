@@ -75,7 +75,12 @@ def write_page(session: SessionFolder, path: Path, history: Path | str | None = 
         trend=trend_figures(history, session.id, session.runs.values()),
         environments={versions: at for at, versions in enumerate(environments, 1)},
         recipes={text: (at, json.loads(text)) for at, text in enumerate(recipes, 1)},
-        rules={name: metric.rule for run in read if run.record for name, metric in run.record.metrics.items()},
+        rules={
+            name: metric.rule
+            for run in runs
+            if isinstance(run.record, RunRecord)
+            for name, metric in run.record.metrics.items()
+        },
     )
     # It quotes logs and scripts, which are private to this user. In parts: with 10,000 runs it has 80 MB.
     write_parts(path, parts, mode=PRIVATE)
