@@ -15,28 +15,12 @@ from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, Setting, SettingsCheck, Span, on_off
 from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import (
-    External,
-    ProgramOptions,
-    check_missing_losses,
-    check_training,
-    fill_arguments,
-    flags,
-    program_words,
-)
+from pytest_llmbench.engines.external import External, ProgramOptions
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.log import READER
-from pytest_llmbench.engines.overrides import (
-    Arguments,
-    Rules,
-    Same,
-    batch_problem,
-    precision_problem,
-    rules_of,
-    rules_of_given,
-    values_of,
-)
+from pytest_llmbench.engines.overrides import Arguments, Rules, Same
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters, parameters_of_stages, vocabulary
@@ -226,7 +210,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
     layout, model = recipe.parallelism, recipe.model
     how = layout.activation_checkpointing
-    other_names = rules_of({
+    other_names = overrides.rules_of({
         "encoder-seq-length": ("sequence_length", recipe.sequence_length),
         "decoder-seq-length": ("sequence_length", recipe.sequence_length),
         "encoder-num-layers": ("model.layers", model.layers),
@@ -247,8 +231,8 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
             "parallelism.virtual_pipeline", layout.virtual_pipeline if layout.virtual_pipeline > 1 else None
         ),
     })  # fmt: skip
-    precision = rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
-    same = rules_of_given(arguments, _FIELDS)
+    precision = overrides.rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
+    same = overrides.rules_of_given(arguments, _FIELDS)
     same |= {
         name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
         for name, field, value in _shape(recipe)
@@ -431,8 +415,8 @@ class MegatronLM(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
-        yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
+        yield from overrides.batch_problem(recipe, topology)
+        yield from overrides.precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield "engine megatron_lm shards none or the optimizer"
         if recipe.model.activation == "relu":
@@ -478,10 +462,10 @@ class MegatronLM(External):
         options = options_of(recipe, MegatronLmOptions)
         where = f"recipe {recipe.name}: options"
         script = options.script if options.script.startswith("module:") else f"{{root}}/{options.script}"
-        own = fill_arguments(options.arguments, place, where)
+        own = external.fill_arguments(options.arguments, place, where)
         command = Command(
             launcher="torchrun",
-            argv=(*program_words(script, place, where), *_arguments(recipe, own)),
+            argv=(*external.program_words(script, place, where), *_arguments(recipe, own)),
             launcher_args=options.launcher_args,
             folder=place.environment.root,
         )
@@ -516,7 +500,7 @@ class MegatronLM(External):
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         own = options_of(recipe, MegatronLmOptions).arguments
         loaded = own.get("load") or own.get("pretrained-checkpoint")
-        yield from check_training(self, recipe, topology, series, untrained=not loaded)
+        yield from external.check_training(self, recipe, topology, series, untrained=not loaded)
         nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
         if nan:
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"
@@ -536,7 +520,7 @@ class MegatronLM(External):
         yield from agreement.check_times(series, topology)
         yield from agreement.check_pace(series, topology)
         yield from _check_step_times(series)
-        yield from check_missing_losses(series)
+        yield from external.check_missing_losses(series)
         yield from too_many_skipped(recipe, series)
 
 
@@ -544,7 +528,7 @@ def _given(recipe: Recipe) -> dict[str, Any]:
     spread, optimizer = recipe.parallelism, recipe.optimizer
     laid_out = recipe.options.get("arguments", {}).get("pipeline-model-parallel-layout")
     layers = (recipe.model.layers + _ends(recipe)) // (spread.pipeline * spread.virtual_pipeline)
-    return values_of(recipe, _FIELDS, {
+    return overrides.values_of(recipe, _FIELDS, {
         "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 and not laid_out else None,
         "position-embedding-type": "rope" if recipe.model.positions == "rope" else "learned_absolute",
         "use-distributed-optimizer": spread.sharding == "optimizer",
@@ -559,7 +543,7 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
     given = _given(recipe)
     if not (own.get("train-iters") or own.get("train-samples")):
         given["train-iters"] = recipe.steps
-    return [*flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
+    return [*external.flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
 
 
 ENGINE = MegatronLM()
