@@ -17,7 +17,7 @@ from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.deepspeed_chat import eval_batch, stages
 from pytest_llmbench.engines.deepspeed_chat.log import READER
 from pytest_llmbench.engines.external import External, check_training, fill, flags
-from pytest_llmbench.engines.overrides import Arguments
+from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
@@ -74,8 +74,7 @@ class DeepSpeedChat(External):
             yield "DeepSpeed-Chat checkpoints none or full, not selective"
         if recipe.precision != "fp16":
             yield f"DeepSpeed-Chat trains in fp16, not {recipe.precision}"
-        rules, own = self.arguments(recipe, topology)
-        yield from rules.problems(own)
+        yield from self.arguments(recipe).problems()
         if stages.timed_steps(recipe) < 1:
             yield f"{recipe.steps} steps leave none to time after optimizer.warmup_steps of them"
         if recipe.samples_per_step != topology.world_size * recipe.micro_batch_size:
@@ -85,8 +84,8 @@ class DeepSpeedChat(External):
                 "gradient_accumulation_steps: 1"
             )
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
-        return stages.rules(recipe), options_of(recipe, stages.DeepSpeedChatOptions).arguments
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
+        return stages.rules(recipe)
 
     def uncounted(self, recipe: Recipe) -> str | None:
         return "DeepSpeed-Chat may train part of the weights, on pairs, or on what the model wrote"

@@ -99,9 +99,11 @@ _USUAL: Mapping[str, Any] = dict.fromkeys(
 
 def rules(recipe: Recipe) -> Rules:
     """Return the rule of each argument. Only those of recipe fields count, because the FLOPs are unknown."""
-    same = rules_of_given(_given(recipe, options_of(recipe, DeepSpeedChatOptions).step), _FIELDS)
-    bound = {name: rule for name, rule in same.items() if name not in _FREE}
-    return Rules(same={**bound, "dtype": Same(field="precision", allowed=(recipe.precision,))}, usual=_USUAL)
+    options = options_of(recipe, DeepSpeedChatOptions)
+    same = rules_of_given(_given(recipe, options.step), _FIELDS)
+    same = {name: rule for name, rule in same.items() if name not in _FREE}
+    same["dtype"] = Same(field="precision", allowed=(recipe.precision,))
+    return Rules(own=options.arguments, same=same, usual=_USUAL)
 
 
 def parameters_of(recipe: Recipe) -> Span:

@@ -14,7 +14,7 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, ProgramOptions
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same
+from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.engines.torchtitan.log import READER
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters, vocabulary
@@ -154,7 +154,7 @@ class Torchtitan(External):
         if layout.virtual_pipeline > 1 or recipe.model.dropout:
             yield "engine torchtitan has no virtual_pipeline and no dropout"
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
         own = options_of(recipe, TorchtitanOptions).arguments
         same = overrides.rules_of_given(_given(recipe, topology, old=True), {**_FIELDS, **_OLD_FIELDS})
         if recipe.precision not in _CONVERTERS:
@@ -163,7 +163,9 @@ class Torchtitan(External):
             same["model.converters"] = Same(field="precision", allowed=(_CONVERTERS["fp8"], "float8"))
         batch = same["training.global_batch_size"]
         same["training.global_batch_size"] = Same(field=batch.field, allowed=(*batch.allowed, -1))
-        return Rules(same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL), own
+        return Rules(
+            own=own, same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL
+        )  # fmt: skip
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return {
