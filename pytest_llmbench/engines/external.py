@@ -6,7 +6,7 @@ Also the checks that the log shows a training: plausible losses, and a rate that
 import math
 import statistics as stats
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging.agreement import check_steady
 from pytest_llmbench.judging.flops import causal_flops_per_token, flops_per_token
 from pytest_llmbench.judging.memory import Footprint, State
+from pytest_llmbench.judging.statistics import Measurement
 from pytest_llmbench.readers.log import READERS, LogReader, last_step, last_words, log_files, read_log
 from pytest_llmbench.readers.nccl import find_faults
 
@@ -171,6 +172,14 @@ def flags(arguments: Mapping[str, Any]) -> list[str]:
         if value is not True:
             words += map(str, value) if isinstance(value, list | tuple) else [str(value)]
     return words
+
+
+def over_lines(
+    m: Measurement, values: Sequence[float | None], summary: Callable[[Sequence[float]], float]
+) -> float | None:
+    """Summarize a value of all lines; None without lines, or if one is unreadable or lacks it."""
+    known = [value for value in values if value is not None]
+    return summary(known) if known and len(known) == len(values) and not m.unread else None
 
 
 def check_training(

@@ -5,7 +5,7 @@ Logs of Megatron-Bridge, which trains by the same loop, are read and compared wi
 
 import itertools
 import statistics as stats
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -309,16 +309,10 @@ _CHECKPOINTING: Mapping[str, list[str]] = {
 }
 
 
-def _mean(m: Measurement, logged: Sequence[float | None]) -> float | None:
-    """Return the mean over all lines; None if a line is unreadable or lacks the value."""
-    values = [value for value in logged if value is not None]
-    return stats.fmean(values) if values and len(values) == len(logged) and not m.unread else None
-
-
 def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
     """Return the rate of all lines, or of those whose mean leaves out the steps of the first line."""
     lines = [step for step in m.steps if all_lines or step.step - step.interval >= m.steps[0].step]
-    return ratio(m.recipe.tokens_per_step, _mean(m, [step.seconds for step in lines]))
+    return ratio(m.recipe.tokens_per_step, external.over_lines(m, [step.seconds for step in lines], stats.fmean))
 
 
 _RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
@@ -342,7 +336,9 @@ _STATISTICS: Mapping[str, Statistic] = {
     "reported_tflops_per_gpu": rate(
         "TFLOP/s/gpu",
         "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
-        lambda m: _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps]),
+        lambda m: external.over_lines(
+            m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps], stats.fmean
+        ),
     ),
 }
 

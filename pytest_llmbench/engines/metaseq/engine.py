@@ -18,7 +18,7 @@ from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.memory import Footprint, State
-from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
+from pytest_llmbench.judging.statistics import Statistic, rate
 from pytest_llmbench.readers.log import log_files
 
 _FIELDS = {
@@ -104,17 +104,11 @@ _TRAIN_LOG = "checkpoints/*/train.log"
 _TRAIN_STDERR = "checkpoints/*/train.stderr.*"
 
 
-def _median_wps(m: Measurement) -> float | None:
-    rates_of_lines = [step.reported.get("wps") for step in m.steps[1:]]
-    rates = [rate for rate in rates_of_lines if rate]
-    return stats.median(rates) if rates and len(rates) == len(rates_of_lines) and not m.unread else None
-
-
 _STATISTICS: Mapping[str, Statistic] = {
     "median_wps": rate(
         "words/s",
         "median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
-        _median_wps,
+        lambda m: external.over_lines(m, [step.reported.get("wps") or None for step in m.steps[1:]], stats.median),
         speed="tokens_per_s",
     )
 }

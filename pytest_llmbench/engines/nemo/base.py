@@ -3,7 +3,7 @@
 import json
 import re
 import statistics as stats
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,20 +158,15 @@ _AROUND_S = 60.0
 _EXACT_BELOW = 2**24
 
 
-def _timings(steps: Sequence[Step]) -> dict[int, float]:
-    """Map NeMo's step number, from 0, to `train_step_timing`."""
-    return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
-
-
 def _azure(m: Measurement) -> float | None:
-    timings = _timings(m.steps)
+    timings = {step.step - 1: step.seconds for step in m.steps if step.seconds is not None}
     return stats.fmean(timings[step] for step in _AZURE_STEPS) if timings.keys() >= set(_AZURE_STEPS) else None
 
 
 def _nvidia(m: Measurement) -> float | None:
-    timings = list(_timings(m.steps).values())
-    complete = len(timings) == len(m.steps) and len(timings) > _NVIDIA_FIRST + 1 and not m.unread
-    return stats.fmean(timings[_NVIDIA_FIRST:]) if complete else None
+    timings = [step.seconds for step in m.steps]
+    enough = len(timings) > _NVIDIA_FIRST + 1
+    return external.over_lines(m, timings, lambda known: stats.fmean(known[_NVIDIA_FIRST:])) if enough else None
 
 
 def _per_s(m: Measurement, of_sample: int = 1) -> float | None:

@@ -19,7 +19,7 @@ from pytest_llmbench.engines.torchtitan.log import READER
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters, vocabulary
 from pytest_llmbench.judging.memory import Footprint
-from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
+from pytest_llmbench.judging.statistics import Statistic, rate
 
 _FIELDS = {
     "training.local_batch_size": "micro_batch_size",
@@ -102,12 +102,6 @@ def _typical(steps: Sequence[Step]) -> list[Step]:
     return [lines[middle].model_copy(update={"seconds": seconds[middle]})] if len(lines) >= _FEWEST else []
 
 
-def _median(m: Measurement) -> float | None:
-    rates = [step.reported.get("tps") for step in m.judged]
-    known = [value for value in rates if value is not None]
-    return stats.median(known) if known and len(known) == len(rates) and not m.unread else None
-
-
 class TorchtitanOptions(ProgramOptions):
     """Options of this engine."""
 
@@ -134,7 +128,7 @@ class Torchtitan(External):
         "median_tps": rate(
             "tokens/s/gpu",
             "median of `tps` over the judged lines",
-            _median,
+            lambda m: external.over_lines(m, [step.reported.get("tps") for step in m.judged], stats.median),
             speed="tokens_per_s_per_gpu",
         )
     }
