@@ -39,15 +39,10 @@ _OF_STEP = Step.model_fields.keys() & {attribute.name for attribute in fields(it
 _MOST_LABELS = 100_000
 
 
-def _no_claims(text: str) -> Iterable[items.Said | items.Printed | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
-    """The default for frameworks without claims in their logs."""
-    return ()
-
-
 def read_log(
     paths: Iterable[Path],
     parse: items.Parse,
-    claims: items.Claims = _no_claims,
+    claims: items.Claims = lambda _: (),
     needles: items.Needles = items.EVERY_LINE,
 ) -> StepSeries:
     """Read log files, in the order given, as one log. Lines without any of the `needles` may be skipped.
@@ -361,7 +356,7 @@ class LogReader:
     # Returns a parser for one log, which is called with each line in order, without a launcher's prefix; it raises
     # `Unreadable` for a damaged step line.
     dialect: Callable[[], items.Parse]
-    claims: items.Claims = _no_claims  # returns the settings of the training that one line prints
+    claims: items.Claims = lambda _: ()  # returns the settings of the training that one line prints
     needles: items.Needles = items.EVERY_LINE  # words of lines with items or claims; others may be skipped
 
 

@@ -157,9 +157,7 @@ class Torchtitan(External):
             same["model.converters"] = Same(field="precision", allowed=(_CONVERTERS["fp8"], "float8"))
         batch = same["training.global_batch_size"]
         same["training.global_batch_size"] = Same(field=batch.field, allowed=(*batch.allowed, -1))
-        return Rules(
-            own=own, same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL
-        )  # fmt: skip
+        return Rules(own=own, same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return {
