@@ -108,13 +108,13 @@ class _RankLog:
         """Yield the readable steps, in order."""
         summary = _OwnSums()
         try:
-            for line in event_lines(self.path):
-                self._line = line.number
-                if line.event is None:
-                    self._refuse(line.reason)
-                elif self._accept(line.event) and isinstance(line.event, StepEvent):
-                    summary.add(line.event)
-                    yield line.event
+            for number, event in event_lines(self.path):
+                self._line = number
+                if isinstance(event, str):
+                    self._refuse(event)
+                elif self._accept(event) and isinstance(event, StepEvent):
+                    summary.add(event)
+                    yield event
         except OSError as error:
             self._refuse(f"cannot be read on: {error.strerror}")
         self._own_steps = summary.close()
