@@ -14,11 +14,11 @@ from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, ProgramOptions
 from pytest_llmbench.engines.metaseq.log import READER
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same
+from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.memory import Footprint, State
-from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
+from pytest_llmbench.judging.statistics import Statistic, rate
 from pytest_llmbench.readers.log import log_files
 
 _FIELDS = {
@@ -79,7 +79,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
         same["total-num-update"] = Same(field="optimizer.decay", allowed=(recipe.steps,))
     known = _HARMLESS | _FIELDS.keys() | usual  # where a rule is missing, we do not give the program its arguments
     return Rules(
-        same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL
+        own=own, same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL
     )  # fmt: skip
 
 
@@ -104,17 +104,11 @@ _TRAIN_LOG = "checkpoints/*/train.log"
 _TRAIN_STDERR = "checkpoints/*/train.stderr.*"
 
 
-def _median_wps(m: Measurement) -> float | None:
-    rates_of_lines = [step.reported.get("wps") for step in m.steps[1:]]
-    rates = [rate for rate in rates_of_lines if rate]
-    return stats.median(rates) if rates and len(rates) == len(rates_of_lines) and not m.unread else None
-
-
 _STATISTICS: Mapping[str, Statistic] = {
     "median_wps": rate(
         "words/s",
         "median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
-        _median_wps,
+        lambda m: external.over_lines(m, [step.reported.get("wps") or None for step in m.steps[1:]], stats.median),
         speed="tokens_per_s",
     )
 }
@@ -157,11 +151,11 @@ class Metaseq(External):
                 f"({topology}): opt-baselines would round in silence to {recipe.samples_per_step // copies} on each"
             )
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
         options = options_of(recipe, MetaseqOptions)
         # The launcher gets only the model size.
         given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
-        return _argument_rules(recipe, given, options.arguments), options.arguments
+        return _argument_rules(recipe, given, options.arguments)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Its log counts positions from 2 on; the launcher's micro batch is all of a copy's batch."""

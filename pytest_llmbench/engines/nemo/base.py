@@ -3,7 +3,7 @@
 import json
 import re
 import statistics as stats
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.external import Argument, External
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.nemo.log import READER
-from pytest_llmbench.engines.overrides import Arguments, Rules
+from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
@@ -132,7 +132,7 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
-        same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
+        own=own, same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
         usual={**_USUAL, "model.num_query_groups": (None, model.attention_heads)},
     )  # fmt: skip
 
@@ -158,20 +158,15 @@ _AROUND_S = 60.0
 _EXACT_BELOW = 2**24
 
 
-def _timings(steps: Sequence[Step]) -> dict[int, float]:
-    """Map NeMo's step number, from 0, to `train_step_timing`."""
-    return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
-
-
 def _azure(m: Measurement) -> float | None:
-    timings = _timings(m.steps)
+    timings = {step.step - 1: step.seconds for step in m.steps if step.seconds is not None}
     return stats.fmean(timings[step] for step in _AZURE_STEPS) if timings.keys() >= set(_AZURE_STEPS) else None
 
 
 def _nvidia(m: Measurement) -> float | None:
-    timings = list(_timings(m.steps).values())
-    complete = len(timings) == len(m.steps) and len(timings) > _NVIDIA_FIRST + 1 and not m.unread
-    return stats.fmean(timings[_NVIDIA_FIRST:]) if complete else None
+    timings = [step.seconds for step in m.steps]
+    enough = len(timings) > _NVIDIA_FIRST + 1
+    return external.over_lines(m, timings, lambda known: stats.fmean(known[_NVIDIA_FIRST:])) if enough else None
 
 
 def _per_s(m: Measurement, of_sample: int = 1) -> float | None:
@@ -235,17 +230,16 @@ class Nemo(External):
         if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
             yield "NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
-        own = _plain(recipe.options.get("arguments", {}))
-        return _argument_rules(recipe, own), own
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
+        return _argument_rules(recipe, _plain(recipe.options.get("arguments", {})))
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        rules, own = self.arguments(recipe, topology)
+        rules = self.arguments(recipe, topology)
         ranks = {"trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node}
         more = overrides.rules_of({name: ("topology", number) for name, number in ranks.items()})
         # A launcher's file may limit the time; what was trained until then is counted by steps.
         harmless = {*rules.harmless, *_LIMITS}
-        return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(own, series.settings)
+        return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(series.settings)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         own = _plain(recipe.options.get("arguments", {}))

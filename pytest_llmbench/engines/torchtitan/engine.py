@@ -14,12 +14,12 @@ from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import External, ProgramOptions
-from pytest_llmbench.engines.overrides import Arguments, Rules, Same
+from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.engines.torchtitan.log import READER
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters, vocabulary
 from pytest_llmbench.judging.memory import Footprint
-from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
+from pytest_llmbench.judging.statistics import Statistic, rate
 
 _FIELDS = {
     "training.local_batch_size": "micro_batch_size",
@@ -102,12 +102,6 @@ def _typical(steps: Sequence[Step]) -> list[Step]:
     return [lines[middle].model_copy(update={"seconds": seconds[middle]})] if len(lines) >= _FEWEST else []
 
 
-def _median(m: Measurement) -> float | None:
-    rates = [step.reported.get("tps") for step in m.judged]
-    known = [value for value in rates if value is not None]
-    return stats.median(known) if known and len(known) == len(rates) and not m.unread else None
-
-
 class TorchtitanOptions(ProgramOptions):
     """Options of this engine."""
 
@@ -134,7 +128,7 @@ class Torchtitan(External):
         "median_tps": rate(
             "tokens/s/gpu",
             "median of `tps` over the judged lines",
-            _median,
+            lambda m: external.over_lines(m, [step.reported.get("tps") for step in m.judged], stats.median),
             speed="tokens_per_s_per_gpu",
         )
     }
@@ -154,7 +148,7 @@ class Torchtitan(External):
         if layout.virtual_pipeline > 1 or recipe.model.dropout:
             yield "engine torchtitan has no virtual_pipeline and no dropout"
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
         own = options_of(recipe, TorchtitanOptions).arguments
         same = overrides.rules_of_given(_given(recipe, topology, old=True), {**_FIELDS, **_OLD_FIELDS})
         if recipe.precision not in _CONVERTERS:
@@ -163,7 +157,7 @@ class Torchtitan(External):
             same["model.converters"] = Same(field="precision", allowed=(_CONVERTERS["fp8"], "float8"))
         batch = same["training.global_batch_size"]
         same["training.global_batch_size"] = Same(field=batch.field, allowed=(*batch.allowed, -1))
-        return Rules(same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL), own
+        return Rules(own=own, same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return {
