@@ -123,7 +123,7 @@ class Engine(Protocol):
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         """Compare the settings that a log prints with those that the run was to have."""
-        return Rules(same={}).compare({}, series.settings)
+        return Rules().compare(series.settings)
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> RankTask | Script:
         """Build what runs: a task for every rank for kind `ranks`, else a script."""

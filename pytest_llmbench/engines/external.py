@@ -6,7 +6,7 @@ Also the checks that the log shows a training: plausible losses, and a rate that
 import math
 import statistics as stats
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,10 +18,11 @@ from pytest_llmbench.core.record.series import Progress, Step, StepSeries
 from pytest_llmbench.core.schema import Strict
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.engines.base import Engine, Place, Script
-from pytest_llmbench.engines.overrides import Arguments, Rules, unknown_arguments
+from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging.agreement import check_steady
 from pytest_llmbench.judging.flops import causal_flops_per_token, flops_per_token
 from pytest_llmbench.judging.memory import Footprint, State
+from pytest_llmbench.judging.statistics import Measurement
 from pytest_llmbench.readers.log import READERS, LogReader, last_step, last_words, log_files, read_log
 from pytest_llmbench.readers.nccl import find_faults
 
@@ -64,23 +65,18 @@ class External(Engine, ABC):
     @abstractmethod
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script: ...
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
-        """Return the rules of the framework's arguments, and those of the recipe's options.
-
-        Without a topology, rules that depend on the number of ranks are left out.
-        """
-        return Rules(same={}), {}
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
+        """Return the rules of the framework's arguments; without a topology, some are left out: of numbers of ranks."""
+        return Rules()
 
     def log_reader(self) -> LogReader:
         return READERS.load(self.reader) if isinstance(self.reader, str) else self.reader
 
     def uncounted(self, recipe: Recipe) -> str | None:
-        rules, own = self.arguments(recipe)
-        return unknown_arguments(rules.unknown(own))
+        return self.arguments(recipe).unknown()
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        rules, own = self.arguments(recipe, topology)
-        return rules.compare(own, series.settings)
+        return self.arguments(recipe, topology).compare(series.settings)
 
     def footprint(self, recipe: Recipe, topology: Topology) -> Footprint | None:
         """Return mixed precision with AdamW; as programs may keep less, the least is weights and small moments."""
@@ -103,8 +99,7 @@ class External(Engine, ABC):
                 f"{topology.world_size} ranks ({topology}) do not divide into copies of the model of {size} ranks each "
                 f"(tensor {recipe.parallelism.tensor} × pipeline {recipe.parallelism.pipeline})"
             )
-        rules, own = self.arguments(recipe, topology)
-        yield from rules.problems(own)
+        yield from self.arguments(recipe, topology).problems()
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         files = [folder] if folder.is_file() else log_files(folder, self.logs)
@@ -177,6 +172,14 @@ def flags(arguments: Mapping[str, Any]) -> list[str]:
         if value is not True:
             words += map(str, value) if isinstance(value, list | tuple) else [str(value)]
     return words
+
+
+def over_lines(
+    m: Measurement, values: Sequence[float | None], summary: Callable[[Sequence[float]], float]
+) -> float | None:
+    """Summarize a value of all lines; None without lines, or if one is unreadable or lacks it."""
+    known = [value for value in values if value is not None]
+    return summary(known) if known and len(known) == len(values) and not m.unread else None
 
 
 def check_training(

@@ -30,23 +30,28 @@ class Same:
     allowed: tuple[Any, ...]  # values of the argument that agree with the field
     needed: bool = False  # whether a log that prints nothing for it, such as `None`, is of another training
 
+    def agrees(self, value: Any) -> bool:
+        """True if a value of the argument agrees with the field."""
+        return any(_agree(value, due) for due in self.allowed)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """An engine's table of its framework's arguments."""
+    """An engine's table of its framework's arguments, and those of a recipe's options."""
 
-    same: Mapping[str, Same]  # arguments that fields of the recipe decide, by name
+    own: Mapping[str, Any] = field(default_factory=dict)  # of the recipe's options, by name
+    same: Mapping[str, Same] = field(default_factory=dict)  # arguments that fields of the recipe decide, by name
     refused: Mapping[str, str] = field(default_factory=dict)  # refused arguments by name, with the effect of each
     harmless: Collection[str] = ()  # names of arguments that leave the model and its work as they are
     families: tuple[str, ...] = ()  # beginnings of further names of harmless arguments
     # Values of arguments that change the work of a step, unless the recipe gives them; a tuple has several of them.
     usual: Mapping[str, Any] = field(default_factory=dict)
 
-    def problems(self, own: Mapping[str, Any]) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Yield each argument that contradicts the recipe or changes its work."""
-        for name, value in own.items():
+        for name, value in self.own.items():
             rule, where = self.same.get(name), f"options.arguments: {name}: {value}"
-            if rule is not None and not any(_agree(value, legal) for legal in rule.allowed):
+            if rule is not None and not rule.agrees(value):
                 yield (
                     f"{where} contradicts {rule.field} of the recipe, which asks for {_words(rule.allowed)}: set "
                     f"{rule.field}, and leave {name} out"
@@ -54,27 +59,27 @@ class Rules:
             elif name in self.refused and _is_given(value):
                 yield f"{where} {self.refused[name]}, which no key of a recipe can express: leave it out"
 
-    def unknown(self, own: Mapping[str, Any]) -> list[str]:
-        """Return the arguments whose effect on the work of a step is unknown."""
-        return [
-            name for name, value in own.items()
+    def unknown(self) -> str | None:
+        """Return the reason why the work of a step is unknown; None if each argument's effect on it is known."""
+        names = [
+            name for name, value in self.own.items()
             if _is_given(value) and name not in self.same and not self._is_harmless(name)
         ]  # fmt: skip
+        effect = "may change what a step computes, and no key of the recipe shows how"
+        return f"options.arguments {', '.join(names)} {effect}" if names else None
 
     def _is_harmless(self, name: str) -> bool:
         return name in self.harmless or _spelt(name).startswith(tuple(map(_spelt, self.families)))
 
-    def compare(self, own: Mapping[str, Any], settings: Sequence[Setting]) -> SettingsCheck:
-        """Compare the settings that a log prints with these rules; `own` are the recipe's arguments.
+    def compare(self, settings: Sequence[Setting]) -> SettingsCheck:
+        """Compare the settings that a log prints with these rules.
 
         A log may print a name with `_` that a command line has with `-`, and one in a section that it lost.
         """
-        ruled, spelled = {**self.refused, **self.usual, **self.same, **own}, dict[str, str]()
-        for name in (*ruled, *self.harmless):
-            leaf = _spelt(name.rpartition(".")[2])
-            if "_" in leaf:  # a shorter one, such as `name`, may be of any section
-                spelled[leaf] = name
-        spelled |= {_spelt(name): name for name in (*ruled, *self.harmless)}
+        names = [*{**self.refused, **self.usual, **self.same, **self.own}, *self.harmless]
+        leaves = {_spelt(name.rpartition(".")[2]): name for name in names}
+        # A shorter one, such as `name`, may be of any section.
+        spelled = {leaf: name for leaf, name in leaves.items() if "_" in leaf} | {_spelt(name): name for name in names}
         differ: list[str] = []
         numbers: list[str] = []
         unknown: list[str] = []
@@ -82,13 +87,14 @@ class Rules:
         for setting in {setting.name: setting for setting in reversed(settings)}.values():
             name, value = spelled.get(_spelt(setting.name), setting.name), _OFF_OR_ON.get(setting.value, setting.value)
             open_ = setting.compared or "${" in setting.value  # the text of a reference to another setting
-            rule = None if open_ else self._due(name, own)
-            judged = rule is not None and (value is not None or rule.needed)
-            if rule is not None and judged and not any(_agree(value, due) for due in rule.allowed):
+            rule = None if open_ else self._due(name)
+            if rule is not None and (value is not None or rule.needed) and not rule.agrees(value):
                 words = f"{setting.name} {setting.value}; {rule.field} of the recipe is {_words(rule.allowed)}"
                 unclipped = rule.field == "optimizer.clip_grad_norm" and _agree(value, 0)  # no norm is taken
-                of_optimizer = rule.field.startswith("optimizer.") and not unclipped
-                (numbers if of_optimizer else differ).append(words if of_optimizer else f"{setting.where} says {words}")
+                if rule.field.startswith("optimizer.") and not unclipped:
+                    numbers.append(words)
+                else:
+                    differ.append(f"{setting.where} says {words}")
             if setting.compared or rule is not None:
                 kinds["compared"] += 1
             elif self._is_harmless(name):
@@ -97,37 +103,23 @@ class Rules:
                 kinds["not in use"] += 1
             else:
                 unknown.append(setting.name)
-        if not settings:
-            return SettingsCheck()
-        printed = f"{kinds.total() + len(unknown)} settings printed"
-        more = [f"{len(unknown)} unknown: {listed(sorted(unknown))}"] if unknown else []
+        parts = [f"{kinds.total() + len(unknown)} settings printed", *(f"{kinds[kind]} {kind}" for kind in kinds)]
+        parts += [f"{len(unknown)} unknown: {listed(sorted(unknown))}"] * bool(unknown)
         unlike = f"; unlike the recipe, with the same work: {listed(numbers)}" if numbers else ""
-        summary = ", ".join([printed, *(f"{number} {kind}" for kind, number in kinds.items()), *more]) + unlike
-        return SettingsCheck(differ=tuple(differ), summary=summary)
+        return SettingsCheck(differ=tuple(differ), summary=", ".join(parts) + unlike) if settings else SettingsCheck()
 
-    def _due(self, name: str, own: Mapping[str, Any]) -> Same | None:
+    def _due(self, name: str) -> Same | None:
         """The rule of a printed setting, also of one in a family of harmless ones; None if any value will do."""
         ruled = name in self.usual or (name in self.refused and name not in self.harmless)
-        if name in own and (ruled or not self._is_harmless(name)):
-            is_path = bool(set("/{") & set(str(own[name])))
-            values = tuple(own[name]) if isinstance(own[name], list | tuple) else (own[name],)
-            return None if is_path else Same(field=f"options.arguments.{name}", allowed=values)
-        if name in self.same:
-            return self.same[name]
-        usual = self.usual.get(name)
-        allowed = usual if isinstance(usual, tuple) else (usual,)
-        return Same(field=f"options.arguments.{name}", allowed=allowed) if ruled else None
-
-
-# The rules of a framework's arguments, and the arguments of a recipe's options.
-Arguments = tuple[Rules, Mapping[str, Any]]
-
-
-def unknown_arguments(names: list[str]) -> str | None:
-    """Return the reason why the work of a step is unknown; None without such arguments."""
-    if not names:
-        return None
-    return f"options.arguments {', '.join(names)} may change what a step computes, and no key of the recipe shows how"
+        values = self.usual.get(name)
+        if name in self.own and (ruled or not self._is_harmless(name)):
+            values = self.own[name]
+            if set("/{") & set(str(values)):  # a path
+                return None
+        elif name in self.same or not ruled:
+            return self.same.get(name)
+        allowed = tuple(values) if isinstance(values, list | tuple) else (values,)
+        return Same(field=f"options.arguments.{name}", allowed=allowed)
 
 
 def values_of(recipe: Recipe, fields: Mapping[str, str], others: Mapping[str, Any]) -> dict[str, Any]:

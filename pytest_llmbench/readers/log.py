@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions, named
@@ -39,15 +39,10 @@ _OF_STEP = Step.model_fields.keys() & {attribute.name for attribute in fields(it
 _MOST_LABELS = 100_000
 
 
-def _no_claims(text: str) -> Iterable[items.Said | items.Printed | items.Skipped]:  # noqa: ARG001 - see `items.Claims`
-    """The default for frameworks without claims in their logs."""
-    return ()
-
-
 def read_log(
     paths: Iterable[Path],
     parse: items.Parse,
-    claims: items.Claims = _no_claims,
+    claims: items.Claims = lambda _: (),
     needles: items.Needles = items.EVERY_LINE,
 ) -> StepSeries:
     """Read log files, in the order given, as one log. Lines without any of the `needles` may be skipped.
@@ -69,7 +64,7 @@ def read_log(
                 collected.stamp(line, failed=isinstance(item, items.Failed))
         except items.Unreadable as error:
             collected.refuse(line, str(error))
-    if needles.always and collected.completed is None:
+    if needles.always and "completed" not in collected.facts:
         for line in collected.lines(files, lambda: FAILURES):
             collected.take_cut_off(line)
             with suppress(items.Unreadable):
@@ -122,23 +117,20 @@ def last_words(path: Path) -> str:
 class _Collected:
     """The items read so far. Steps are kept by source, as several ranks that share a file may log them."""
 
-    completed: str | None = None
+    # Values of the series by its field; of each the first one counts.
+    facts: dict[str, Any] = field(default_factory=dict)
     _steps: dict[str, dict[int, items.StepLine]] = field(default_factory=dict)
     _totals: dict[str, float] = field(default_factory=dict)
     _counts: dict[str, Counter[str]] = field(default_factory=dict)
-    _world_size: int | None = None
     _sized: set[tuple[str, str]] = field(default_factory=set)
     _cut_off: tuple[tuple[int, int], str] | None = None
     _failure: tuple[tuple[int, int, int], str] | None = None
     _file: int = 0
     _last_step: dict[int, int] = field(default_factory=dict)  # place of the last line of a step, by file
-    _restarted: str | None = None
-    _log_interval: int | None = None
     _begin: str | None = None
     _pausing: bool = False
     _paused: set[int] = field(default_factory=set)
     _bad_ends: dict[str, None] = field(default_factory=dict)
-    _contradiction: str | None = None
     _unreadable: list[str] = field(default_factory=list)
     _unread_after: Counter[int] = field(default_factory=Counter)
     _claims: dict[items.Said, Claim] = field(default_factory=dict)
@@ -184,42 +176,44 @@ class _Collected:
     def take(self, item: items.Item, line: Line) -> None:
         """Record an item. Numbers of a line that was cut off are dropped, as they may have lost digits."""
         match item:
-            case items.StepLine() if damage := _damage(item, line):
-                self.refuse(line, f"step {item.step} {damage}")
-            case items.StepLine() if not self._restarted:
+            case items.StepLine():
                 self._take_step(item, line)
-            case items.WorldSize() if line.whole:
-                self._take_world_size(item, line)
-            case items.Begun(words=words) if line.whole:
-                if words != (self._begin or words):  # two runs, even if different ranks logged them
-                    self._restart(line, f"{words!r} after {self._begin!r}")
-                self._begin = words
-            case items.Node() if line.whole and len(self._nodes) < _MOST_LABELS:
-                self._nodes[item] = None
-            case items.LogInterval(steps=steps) if line.whole:
-                self._log_interval = self._log_interval or steps
-            case items.Total(name=name, value=value) if line.whole and name.isprintable():
-                self._totals.setdefault(name, value)
-            case items.Count(name=name) if line.whole:
-                self._counts.setdefault(line.source, Counter())[name] += 1
-            case _:
-                self._take_words(item, line)
-
-    def _take_words(self, item: items.Item, line: Line) -> None:
-        match item:
             case items.Failed(words=words):
                 # The first among those nearest to the cause; by place, as a second pass reads out of order.
                 failure = ((remoteness(words), self._file, line.place), words.strip())
                 if not self._is_survived(failure[0]):
                     self._failure = min(self._failure or failure, failure, key=lambda one: one[0])
-            case items.Completed(words=words):
-                self.completed = self.completed or words.strip()
+            case items.Completed(words=words) if words.strip():
+                self.facts.setdefault("completed", words.strip())
             case items.Pause():
                 self._pausing = True
             case items.BadEnd(words=words):
                 self._bad_ends[words] = None
             case items.Contradiction(words=words):
-                self._contradiction = self._contradiction or f"{line.file}:{line.number}: {words}"
+                self.facts.setdefault("contradictions", (f"{line.file}:{line.number}: {words}",))
+            case _ if line.whole:
+                self._take_fact(item, line)
+
+    def _take_fact(self, item: items.Item, line: Line) -> None:
+        match item:
+            case items.WorldSize(ranks=ranks):
+                source = (line.file, line.source)
+                if self._steps and source in self._sized:
+                    self._restart(line, "the number of ranks is printed again after the first step")
+                self._sized.add(source)
+                self.facts.setdefault("world_size", ranks)
+            case items.Begun(words=words):
+                if words != (self._begin or words):  # two runs, even if different ranks logged them
+                    self._restart(line, f"{words!r} after {self._begin!r}")
+                self._begin = words
+            case items.Node() if len(self._nodes) < _MOST_LABELS:
+                self._nodes[item] = None
+            case items.LogInterval(steps=steps) if steps:
+                self.facts.setdefault("log_interval", steps)
+            case items.Total(name=name, value=value) if name.isprintable():
+                self._totals.setdefault(name, value)
+            case items.Count(name=name):
+                self._counts.setdefault(line.source, Counter())[name] += 1
 
     def _is_survived(self, at: tuple[int, int, int]) -> bool:
         """Whether words that a run may survive stand before a step in the same file."""
@@ -277,31 +271,36 @@ class _Collected:
         counts: Counter[str] = Counter()
         for counted in self._counts.values():
             counts |= counted
-        times = [span for failed, span in self._stamped.items() if not (failed and self.completed)]
+        ended = self.facts.get("completed")
+        times = [span for failed, span in self._stamped.items() if not (failed and ended)]
         return StepSeries(
             steps=tuple(_with_intervals(list(furthest.values()), self._paused)),
             unreadable=tuple(self._unreadable),
             unread=self._unread_after.total(),
             unread_after=self._unread_after,
-            log_interval=self._log_interval,
             first_apart=any(step.first_apart for step in furthest.values()),
             totals={**counts, **self._totals},
-            world_size=self._world_size,
-            completed=self.completed,
-            failure=self._failure[1] if self._failure and not self.completed else None,
-            cut_off=self._cut_off[1] if self._cut_off and not self.completed else None,
-            restarted=self._restarted,
+            failure=self._failure[1] if self._failure and not ended else None,
+            cut_off=self._cut_off[1] if self._cut_off and not ended else None,
             bad_ends=tuple(self._bad_ends)[:_MOST_REPORTED],
-            contradictions=(self._contradiction,) if self._contradiction else (),
             claims=tuple(self._claims.values()),
             settings=tuple(self._settings.values()),
             stamped=(min(first for first, _ in times), max(last for _, last in times)) if times else None,
             skipped=tuple(sorted(self._skipped.items())),
             labels=tuple(self._labels.values()),
             nodes=tuple((node.host, node.ranks) for node in self._nodes),
+            **self.facts,
         )
 
     def _take_step(self, step: items.StepLine, line: Line) -> None:
+        if not line.whole:
+            self.refuse(line, f"step {step.step} is cut off")
+        elif not all(map(str.isprintable, step.reported)):
+            self.refuse(line, f"step {step.step} has a control character in the name of a number")
+        elif "restarted" not in self.facts:
+            self._add_step(step, line)
+
+    def _add_step(self, step: items.StepLine, line: Line) -> None:
         self._last_step[self._file] = line.place
         if self._failure and self._is_survived(self._failure[0]):
             self._failure = None
@@ -321,25 +320,12 @@ class _Collected:
             after = f"after step {last}" if step.step < last else "again, with other numbers"
             self._restart(line, f"step {step.step} {after}")
 
-    def _take_world_size(self, size: items.WorldSize, line: Line) -> None:
-        source = (line.file, line.source)
-        if self._steps and source in self._sized:
-            self._restart(line, "the number of ranks is printed again after the first step")
-        self._sized.add(source)
-        self._world_size = self._world_size or size.ranks
-
     def _restart(self, line: Line, reason: str) -> None:
-        self._restarted = self._restarted or f"{line.file}:{line.number}: {reason}: a second run in the same log"
+        self.facts.setdefault("restarted", f"{line.file}:{line.number}: {reason}: a second run in the same log")
 
 
 def _length_and_seconds(steps: Mapping[int, items.StepLine]) -> tuple[int, float]:
     return len(steps), sum(step.seconds or 0.0 for step in steps.values())
-
-
-def _damage(item: items.StepLine, line: Line) -> str:
-    if not line.whole:
-        return "is cut off"
-    return "" if all(map(str.isprintable, item.reported)) else "has a control character in the name of a number"
 
 
 def _with_intervals(lines: Sequence[items.StepLine], paused: AbstractSet[int]) -> Iterator[Step]:
@@ -370,7 +356,7 @@ class LogReader:
     # Returns a parser for one log, which is called with each line in order, without a launcher's prefix; it raises
     # `Unreadable` for a damaged step line.
     dialect: Callable[[], items.Parse]
-    claims: items.Claims = _no_claims  # returns the settings of the training that one line prints
+    claims: items.Claims = lambda _: ()  # returns the settings of the training that one line prints
     needles: items.Needles = items.EVERY_LINE  # words of lines with items or claims; others may be skipped
 
 

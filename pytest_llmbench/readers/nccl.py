@@ -106,16 +106,8 @@ class _Text(NamedTuple):
     line: str
 
 
-def read_nccl(lines: Iterable[str]) -> dict[str, NcclLog]:
-    """Read NCCL's lines by the host that printed them; other lines between them are skipped."""
-    reader = NcclReader()
-    for line in lines:
-        reader.take(line)
-    return reader.logs()
-
-
 def condense(lines: Iterable[str], most: int) -> list[str]:
-    """The lines that `read_nccl` reads, each once: of the channels between two ranks by the same way, the first.
+    """The lines that `NcclReader` reads, each once: of the channels between two ranks by the same way, the first.
 
     Up to `most` lines of them, and the first damaged ones.
     """
@@ -160,10 +152,12 @@ class NcclReader:
         if self._version is None and (version := _VERSION.search(line)):
             self._version, news = version[1], True
         messages = list(self._split(line))
-        for message in messages:
-            news = self._of(host or message.host).take(message) or news
-        for _ in range(len(_MARK.findall(line)) - len(messages)):  # part of its prefix is lost
-            self._of(host or next(iter(self._hosts), "")).refuse(line)
+        lost = len(_MARK.findall(line)) - len(messages)  # whose prefix is damaged
+        for message in (*messages, *[None] * lost):
+            name = host or (message.host if message else next(iter(self._hosts), ""))
+            own = self._hosts.setdefault(name, _HostLines(name))
+            own.count += 1
+            news = (own.take(message) if message else own.refuse(line)) or news
         return news
 
     def _split(self, line: str) -> Iterator[_Text]:
@@ -191,9 +185,6 @@ class NcclReader:
         """Number of damaged lines."""
         return sum(own.unread for own in self._hosts.values())
 
-    def _of(self, host: str) -> "_HostLines":
-        return self._hosts.setdefault(host, _HostLines(host))
-
     def logs(self) -> dict[str, NcclLog]:
         """The facts by host. Ranks that share a node are known at the end."""
         places = _Places({key: comm for own in self._hosts.values() for key, comm in own.comms.items()})
@@ -217,59 +208,36 @@ class _HostLines:
 
     def refuse(self, line: str) -> bool:
         """Count a damaged line; false, as it has no fact."""
-        self.count += 1
         self.unread += 1
         self._unread_line = self._unread_line or _printable(line)
         return False
 
     def take(self, message: _Text) -> bool:
         """Read a message; true if it has a new fact."""
-        text = message.text
-        if message.level == "WARN" and len(self._warnings) < _MOST_WARNINGS:
-            self._warnings.setdefault(message.line)
-        if match := _CHANNEL.match(text) or _COLLNET.match(text):
-            return self._take_link(match, message)
-        if "omm 0x" in text and (match := _COMM.search(text)):
-            self.count += 1
-            return self._take_comm(match, message)
-        for name, pattern in _FACTS.items():
-            if pattern.match(text) or (message.level == "WARN" and pattern.search(text)):
-                self.count += 1
-                return _add(self._facts, name, Fact(text, message.line))
-        if (news := self._take_fact(message)) is not None:
-            self.count += 1
-            return news
-        if text.startswith(_READ) and not _ORDER.match(text) and (" via " in text or not text.startswith(_OTHERS)):
-            return self.refuse(message.line)
-        self.count += 1
-        return False
-
-    def _take_fact(self, message: _Text) -> bool | None:
-        """Read a fact of the host; None for another message, else whether it is new."""
         text, line = message.text, message.line
-        news: bool | None = None
-        if match := _CHANNELS.match(text):
-            kept = [self._keep(f"{name}_channels", match[name], line) for name in ("coll", "nvls") if match[name]]
-            news = any(kept)
-        elif match := _NVLS.match(text):
-            news = self._keep("nvls", "no" if match["no"] else "yes", line)
-        elif match := _CLIQUE.match(text):
-            news = self._keep("clique", match["size"], line)
-        elif nics := {name for name, _ in _NIC.findall(text)} if " : Using [" in text else set():
-            news = self._keep("nics", str(len(nics)), line, most=True)  # a plugin lists them, and then what it merged
-        elif match := _OFI.search(text):
-            news = self._keep("nics", "0" if "tcp" in match["name"] else str(int(match["count"])), line, most=True)
+        if message.level == "WARN" and len(self._warnings) < _MOST_WARNINGS:
+            self._warnings.setdefault(line)
+        news = False
+        if match := _CHANNEL.match(text) or _COLLNET.match(text):
+            news = self._take_link(match, message)
+        elif "omm 0x" in text and (match := _COMM.search(text)):
+            news = self._take_comm(match, message)
+        elif name := next((name for name, words in _FACTS.items() if _has(words, message)), None):
+            news = _add(self._facts, name, Fact(text, line))
         elif match := _VARIABLE.match(text):
             news = _add(self._variables, match["name"], Fact(match["value"], line))
         elif match := _ALGORITHM.match(text):
             news = self._take_algorithm(match, line)
+        elif numbers := list(_numbers(text)):
+            news = max([self._keep(name, value, line) for name, value in numbers])
+        elif text.startswith(_READ) and not _ORDER.match(text) and (" via " in text or not text.startswith(_OTHERS)):
+            news = self.refuse(line)
         return news
 
     def _take_link(self, match: re.Match[str], message: _Text) -> bool:
         via = _VIA.match(match["via"])
         if via is None:
             return self.refuse(message.line)
-        self.count += 1
         ends = ("rank", "rank") if match.re is _COLLNET else ("sender", "receiver")
         key = ((self._host, message.pid), int(match[ends[0]]), int(match[ends[1]]), via[0])
         return _add(self._links, key, (via, message.line))
@@ -292,12 +260,12 @@ class _HostLines:
         self._algorithms[what] = Fact(value, line)
         return True
 
-    def _keep(self, name: str, value: str, line: str, *, most: bool = False) -> bool:
-        """Keep the smallest number, and `no` rather than `yes`; with `most` the largest. True if it is this one."""
+    def _keep(self, name: str, value: str, line: str) -> bool:
+        """Keep the smallest number of all ranks, `no` rather than `yes`, and the most NICs. True if it is this one."""
         known = self._facts.get(name)
         if known is not None:
             old, new = ((len(text), text) for text in (known.value, value))
-            if new == old or (new > old) != most:
+            if new == old or (new > old) != (name == "nics"):  # a plugin lists NICs, and then what it merged
                 return False
         self._facts[name] = Fact(value, line)
         return True
@@ -324,6 +292,24 @@ class _HostLines:
             comms=comms, nodes=max((comm.nodes for comm in comms if comm.nodes is not None), default=hosts),
             facts=self._facts, algorithms=self._algorithms, variables=self._variables, warnings=tuple(self._warnings),
         )  # fmt: skip
+
+
+def _has(words: re.Pattern[str], message: _Text) -> bool:
+    return bool(words.match(message.text) or (message.level == "WARN" and words.search(message.text)))
+
+
+def _numbers(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a message that may differ between ranks: name and value."""
+    if match := _CHANNELS.match(text):
+        yield from ((f"{name}_channels", match[name]) for name in ("coll", "nvls") if match[name])
+    elif match := _NVLS.match(text):
+        yield "nvls", "no" if match["no"] else "yes"
+    elif match := _CLIQUE.match(text):
+        yield "clique", match["size"]
+    elif nics := {name for name, _ in _NIC.findall(text)} if " : Using [" in text else set():
+        yield "nics", str(len(nics))
+    elif match := _OFI.search(text):
+        yield "nics", "0" if "tcp" in match["name"] else str(int(match["count"]))
 
 
 class _Places:

@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,25 +26,13 @@ _BEGUN = re.compile(r"tfevents\.(\d{1,15})\.", re.ASCII)
 _MOST_REPORTED = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """One number with its tag, its step in the file and the Unix time of its writing; `record` counts from 1."""
+class Scalar(NamedTuple):
+    """One number with its tag, its step in the file and the Unix time of its writing."""
 
-    file: str
-    record: int
     tag: str
     step: int
     value: float
     time: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """An unreadable record, counted from 1, with the reason."""
-
-    file: str
-    record: int
-    reason: str
 
 
 def event_files(source: Path | Iterable[Path]) -> list[Path]:
@@ -54,43 +43,27 @@ def event_files(source: Path | Iterable[Path]) -> list[Path]:
     return sorted(begun, key=lambda path: (int(match[1]) if (match := begun[path]) else 0, path.name))
 
 
-def read_scalars(paths: Iterable[Path], tags: Collection[str]) -> Iterator[Scalar | Damage]:
-    """Yield the scalars with these tags in the files' order, one record in memory at a time, and all damage.
-
-    A file that was cut off, or becomes unreadable, yields its complete records and then the damage.
-    """
-    for path in paths:
-        count = 0
-        try:
-            with path.open("rb") as file:
-                for count, data in enumerate(records(file), 1):
-                    yield from _of_record(path.name, count, data, tags)
-        except OSError as error:
-            yield Damage(path.name, count + 1, f"cannot be read: {error.strerror or error}")
-
-
 def collect(
     source: Path | Iterable[Path], tags: Collection[str], *, first: int, alike: Sequence[str] = ()
 ) -> Collected:
-    """Collect the scalars with these tags by step; `first` and `alike` are those of `Collected`."""
+    """Collect the scalars with these tags by step, and all damage; `first` and `alike` are those of `Collected`.
+
+    One record is in memory at a time. A file that was cut off, or becomes unreadable, has its complete records counted.
+    """
     collected = Collected(first=first, alike=alike)
-    for item in read_scalars(event_files(source), tags):
-        collected.take(item)
+    for path in event_files(source):
+        number = 0
+        try:
+            with path.open("rb") as file:
+                for number, data in enumerate(records(file), 1):
+                    collected.take(f"{path.name}:{number}", data, tags)
+        except OSError as error:
+            collected.refuse(f"{path.name}:{number + 1}", f"cannot be read: {error.strerror or error}")
     return collected
 
 
-def _of_record(file: str, record: int, data: bytes | str, tags: Collection[str]) -> Iterator[Scalar | Damage]:
-    if isinstance(data, str):
-        yield Damage(file, record, data)
-        return
-    try:
-        yield from _parse_event(file, record, data, tags)
-    except Malformed as error:
-        yield Damage(file, record, str(error))
-
-
-def _parse_event(file: str, record: int, data: bytes, tags: Collection[str]) -> Iterator[Scalar]:
-    """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value}}}."""
+def scalars(data: bytes, tags: Collection[str]) -> Iterator[Scalar]:
+    """Decode Event {1: wall_time, 2: step, 5: Summary {1: Value {1: tag, 2: simple_value}}}. Raises Malformed."""
     event = list(fields(data))
     time = next((struct.unpack("<d", part.data)[0] for part in event if (part.number, part.kind) == (1, FIXED64)), None)
     time = time if time and math.isfinite(time) else None
@@ -104,7 +77,7 @@ def _parse_event(file: str, record: int, data: bytes, tags: Collection[str]) -> 
             number = next((part.data for part in content if (part.number, part.kind) == (2, FIXED32)), None)
             if number is None or step < 0:
                 raise Malformed(f"{tag} at step {step} is not a scalar of a step")
-            yield Scalar(file, record, tag, step, struct.unpack("<f", number)[0], time)
+            yield Scalar(tag, step, struct.unpack("<f", number)[0], time)
 
 
 def whole(value: float | None) -> int | None:
@@ -129,11 +102,24 @@ class Collected:
     _unreadable: list[str] = field(default_factory=list)
     _unread: int = 0
 
-    def take(self, item: Scalar | Damage) -> None:
-        """Add a scalar, or count damage."""
-        if isinstance(item, Damage):
-            self._refuse(f"{item.file}:{item.record}: {item.reason}")
+    def take(self, where: str, data: bytes | str, tags: Collection[str]) -> None:
+        """Add the scalars of a record, or count its damage."""
+        if isinstance(data, str):
+            self.refuse(where, data)
             return
+        try:
+            for item in scalars(data, tags):
+                self._add(where, item)
+        except Malformed as error:
+            self.refuse(where, str(error))
+
+    def refuse(self, where: str, reason: str) -> None:
+        """Count an unreadable record, and keep the first ones for the report."""
+        self._unread += 1
+        if len(self._unreadable) < _MOST_REPORTED:
+            self._unreadable.append(f"{where}: {reason}")
+
+    def _add(self, where: str, item: Scalar) -> None:
         number = item.step + 1 - self.first
         if item.time is not None:
             self.times[number] = item.time
@@ -142,11 +128,11 @@ class Collected:
             of_step = self.steps[number] = {}
         if of_step is None or not _same(of_step.setdefault(item.tag, item.value), item.value):
             reason = f"{item.tag} of step {number} a second time, and not the same: a second run in the same folder"
-            self._restarted = self._restarted or f"{item.file}:{item.record}: {reason}"
+            self._restarted = self._restarted or f"{where}: {reason}"
             return
         values = {of_step[tag] for tag in self.alike if tag in of_step}
         if len(values) == 2 and not _same(*values):
-            self._refuse(f"{item.file}:{item.record}: {' and '.join(self.alike)} of step {number} are not the same")
+            self.refuse(where, f"{' and '.join(self.alike)} of step {number} are not the same")
             self.doubtful.add(number)
 
     def series(self, steps: tuple[Step, ...], **more: Any) -> StepSeries:
@@ -159,11 +145,6 @@ class Collected:
             written=(min(self.times.values()), max(self.times.values())) if self.times else None,
             **more,
         )
-
-    def _refuse(self, message: str) -> None:
-        self._unread += 1
-        if len(self._unreadable) < _MOST_REPORTED:
-            self._unreadable.append(message)
 
 
 def _same(one: float, other: float) -> bool:
@@ -185,23 +166,18 @@ class Digits:
     share: float = 1e-6
     of_one: bool = True
 
-    def differ(self, log: Step, event: Step) -> str | None:
-        """Describe the difference in a step; None if the values agree or one is missing."""
-        one, other = getattr(log, self.name), getattr(event, self.name)
-        if one is None or other is None or (log.interval > 1 and not self.of_one):
-            return None
-        both_nan = math.isnan(one) and math.isnan(other)
-        if one == other or both_nan or abs(one - other) <= self.least + self.share * abs(other):
-            return None
-        return f"the {self.what} of step {log.step} is {one:g} in its log and {other:g} in its event file"
-
 
 def disagreements(log: Sequence[Step], events: Sequence[Step], digits: Sequence[Digits]) -> Iterator[str]:
-    """Yield the differences in the steps that are in both."""
+    """Yield the differences in the steps that are in both, of numbers that both have."""
     logged = {step.step: step for step in log}
-    for step in events:
-        if step.step in logged:
-            yield from (difference for number in digits if (difference := number.differ(logged[step.step], step)))
+    for event, number in product(events, digits):
+        step = logged.get(event.step)
+        one, other = getattr(step, number.name, None), getattr(event, number.name)
+        if step is None or one is None or other is None or (step.interval > 1 and not number.of_one):
+            continue
+        alike = one == other or (math.isnan(one) and math.isnan(other))
+        if not alike and not abs(one - other) <= number.least + number.share * abs(other):
+            yield f"the {number.what} of step {step.step} is {one:g} in its log and {other:g} in its event file"
 
 
 LONGEST = 16 * 1024 * 1024  # bytes; longer records are skipped, as scalars are far shorter

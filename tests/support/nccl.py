@@ -1,6 +1,9 @@
 """NCCL's lines as its versions print them: of healthy machines, and of those with one fault."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from pytest_llmbench.core.record.nccl import NcclLog
+from pytest_llmbench.readers.nccl import NcclReader
 
 HEAD = "{host}:{pid}:{pid} [{dev}] NCCL INFO {text}"
 
@@ -46,3 +49,11 @@ def lines(
         ]
         made += [HEAD.format(host=host, pid=100 + rank, dev=local, text=text) for text in texts]
     return made
+
+
+def read_nccl(text: Iterable[str]) -> dict[str, NcclLog]:
+    """Read lines by the host that printed them."""
+    reader = NcclReader()
+    for line in text:
+        reader.take(line)
+    return reader.logs()

@@ -33,7 +33,6 @@ _TIMER = re.compile(r"\bepoch=\d+/micro_step=\d+/global_step=(\d{1,12}), (?=Runn
 _LOSS = re.compile(r"Epoch: (\d{1,9}), Step: (\d{1,9}), Rank: 0, loss = (.*)", re.ASCII)
 _PPO = re.compile(r"epoch: ?(\d{1,9}) ?\| ?step: ?(\d{1,9}) ?\|(.*)", re.ASCII | re.IGNORECASE)
 _SPEED = re.compile(r"(?:End-to-End => |Model Parameters: .{1,40}, )(Latency: .*)", re.ASCII)
-_MORE_OF_PPO = re.compile(r"(?:(Generation|Training) +=> |(?=Average reward score: ))(.*)", re.ASCII | re.IGNORECASE)
 _EXECUTION = re.compile(r"Execution time: (\d+\.\d+) seconds for (\d+) steps", re.ASCII)
 _THROUGHPUT = re.compile(r"Throughput: (\d+\.\d+) samples/sec", re.ASCII)
 _EXIT = re.compile(r"\blaunch\.py:\d+:main\] Process \d+ exits successfully\.", re.ASCII)
@@ -48,7 +47,7 @@ _QUANTITY = re.compile(
 
 # Every line with items contains one of these, apart from the words of failures.
 NEEDLES = (
-    b"poch", b"Latency: ", b"reward score: ", b"dist_world_size=", b":print]", b"Execution time: ", b"Throughput: ",
+    b"poch", b"Latency: ", b"dist_world_size=", b":print]", b"Execution time: ", b"Throughput: ",
     b"launch.py:",
 )  # fmt: skip
 
@@ -91,12 +90,6 @@ class _Log:
             # An unnumbered speed line is about the last step, or about the next if that has its speed.
             step = 1 if self.step is None else self.step.step + ("Latency" in self.step.reported)
             yield self._add(_speed_step(step, _quantities(match[1], ",")))
-        elif self.step and (match := _MORE_OF_PPO.match(text)):
-            prefix = f"{match[1]} " if match[1] else ""
-            values = _all_quantities(match[2], "|" if "|" in match[2] else ",")
-            yield self._add(
-                items.StepLine(step=self.step.step, reported={prefix + name: values[name] for name in values})
-            )
 
     def _parse_setting(self, text: str) -> Iterator[items.Item]:
         if match := _EPOCH.match(text):

@@ -5,7 +5,7 @@ Logs of Megatron-Bridge, which trains by the same loop, are read and compared wi
 
 import itertools
 import statistics as stats
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,28 +15,12 @@ from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, Setting, SettingsCheck, Span, on_off
 from pytest_llmbench.core.record.series import StepSeries
+from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import (
-    External,
-    ProgramOptions,
-    check_missing_losses,
-    check_training,
-    fill_arguments,
-    flags,
-    program_words,
-)
+from pytest_llmbench.engines.external import External, ProgramOptions
 from pytest_llmbench.engines.megatron_lm import events as megatron_events
 from pytest_llmbench.engines.megatron_lm.log import READER
-from pytest_llmbench.engines.overrides import (
-    Arguments,
-    Rules,
-    Same,
-    batch_problem,
-    precision_problem,
-    rules_of,
-    rules_of_given,
-    values_of,
-)
+from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.findings import too_many_skipped
 from pytest_llmbench.judging.flops import parameters, parameters_of_stages, vocabulary
@@ -226,7 +210,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
     layout, model = recipe.parallelism, recipe.model
     how = layout.activation_checkpointing
-    other_names = rules_of({
+    other_names = overrides.rules_of({
         "encoder-seq-length": ("sequence_length", recipe.sequence_length),
         "decoder-seq-length": ("sequence_length", recipe.sequence_length),
         "encoder-num-layers": ("model.layers", model.layers),
@@ -247,8 +231,8 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
             "parallelism.virtual_pipeline", layout.virtual_pipeline if layout.virtual_pipeline > 1 else None
         ),
     })  # fmt: skip
-    precision = rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
-    same = rules_of_given(arguments, _FIELDS)
+    precision = overrides.rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
+    same = overrides.rules_of_given(arguments, _FIELDS)
     same |= {
         name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
         for name, field, value in _shape(recipe)
@@ -260,6 +244,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     usual = {"ffn-hidden-size": model.feed_forward_width, "kv-channels": model.head_width}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
+        own=own,
         same={**other_names, **same, **precision},
         refused=_REFUSED,
         harmless=_HARMLESS | as_usual,
@@ -324,16 +309,10 @@ _CHECKPOINTING: Mapping[str, list[str]] = {
 }
 
 
-def _mean(m: Measurement, logged: Sequence[float | None]) -> float | None:
-    """Return the mean over all lines; None if a line is unreadable or lacks the value."""
-    values = [value for value in logged if value is not None]
-    return stats.fmean(values) if values and len(values) == len(logged) and not m.unread else None
-
-
 def _tokens_per_s(m: Measurement, *, all_lines: bool) -> float | None:
     """Return the rate of all lines, or of those whose mean leaves out the steps of the first line."""
     lines = [step for step in m.steps if all_lines or step.step - step.interval >= m.steps[0].step]
-    return ratio(m.recipe.tokens_per_step, _mean(m, [step.seconds for step in lines]))
+    return ratio(m.recipe.tokens_per_step, external.over_lines(m, [step.seconds for step in lines], stats.fmean))
 
 
 _RULE = "1 / mean of `elapsed time per iteration` over {lines} × global batch size × sequence length"
@@ -357,7 +336,9 @@ _STATISTICS: Mapping[str, Statistic] = {
     "reported_tflops_per_gpu": rate(
         "TFLOP/s/gpu",
         "mean of the TFLOP/s per GPU that Megatron-LM logs, by its own formula",
-        lambda m: _mean(m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps]),
+        lambda m: external.over_lines(
+            m, [step.reported.get("tflops", step.reported.get("throughput_per_gpu")) for step in m.steps], stats.fmean
+        ),
     ),
 }
 
@@ -395,7 +376,7 @@ _BRIDGE_NAMES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def _of_bridge(given: Setting, recipe: Recipe, rules: Rules, arguments: Collection[str]) -> Setting:
+def _of_bridge(given: Setting, recipe: Recipe, rules: Rules) -> Setting:
     """Name a setting of Megatron-Bridge as Megatron-LM does, if it has a rule."""
     section, _, leaf = given.name.partition(".")
     own = _BRIDGE.get(section, ())
@@ -404,7 +385,7 @@ def _of_bridge(given: Setting, recipe: Recipe, rules: Rules, arguments: Collecti
         due = _FEW_BITS.get(recipe.precision, ("",))[0]
         return given.model_copy(update={"name": leaf if leaf == due else f"{leaf}_format"})
     flag = name.replace("_", "-")
-    known = (flag in rules.same or flag in arguments) and (own is None or leaf in own)
+    known = (flag in rules.same or flag in rules.own) and (own is None or leaf in own)
     return given.model_copy(update={"name": name}) if known else given
 
 
@@ -431,16 +412,15 @@ class MegatronLM(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
-        yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
+        yield from overrides.batch_problem(recipe, topology)
+        yield from overrides.precision_problem(recipe, topology, ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield "engine megatron_lm shards none or the optimizer"
         if recipe.model.activation == "relu":
             yield "engine megatron_lm has GELU, squared_relu and swiglu, not relu"
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
-        own = options_of(recipe, MegatronLmOptions).arguments
-        return _argument_rules(recipe, _given(recipe), own), own
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
+        return _argument_rules(recipe, _given(recipe), options_of(recipe, MegatronLmOptions).arguments)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return _claims_of_arguments(
@@ -450,17 +430,16 @@ class MegatronLM(External):
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         # If the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
-        rules, own = self.arguments(recipe, topology)
-        layout = recipe.parallelism
+        rules, layout = self.arguments(recipe, topology), recipe.parallelism
         ranks = {"context-parallel-size": layout.context, "expert-model-parallel-size": layout.expert}
-        more = {name: Same(field="parallelism", allowed=(number,)) for name, number in ranks.items() if name not in own}
+        more = overrides.rules_of({name: ("parallelism", ranks[name]) for name in ranks.keys() - rules.own.keys()})
         named = replace(rules, same={**rules.same, **more})
         settings = tuple(
-            _of_bridge(given, recipe, named, own) if "." in given.name else given
+            _of_bridge(given, recipe, named) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
         of_bridge = any(given.name.partition(".")[0] in _BRIDGE for given in series.settings if "." in given.name)
-        check = (named if of_bridge else rules).compare(own, settings)
+        check = (named if of_bridge else rules).compare(settings)
         if recipe.precision not in _FEW_BITS:
             return check
         bits, form, scales = _FEW_BITS[recipe.precision]
@@ -478,10 +457,10 @@ class MegatronLM(External):
         options = options_of(recipe, MegatronLmOptions)
         where = f"recipe {recipe.name}: options"
         script = options.script if options.script.startswith("module:") else f"{{root}}/{options.script}"
-        own = fill_arguments(options.arguments, place, where)
+        own = external.fill_arguments(options.arguments, place, where)
         command = Command(
             launcher="torchrun",
-            argv=(*program_words(script, place, where), *_arguments(recipe, own)),
+            argv=(*external.program_words(script, place, where), *_arguments(recipe, own)),
             launcher_args=options.launcher_args,
             folder=place.environment.root,
         )
@@ -516,7 +495,7 @@ class MegatronLM(External):
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
         own = options_of(recipe, MegatronLmOptions).arguments
         loaded = own.get("load") or own.get("pretrained-checkpoint")
-        yield from check_training(self, recipe, topology, series, untrained=not loaded)
+        yield from external.check_training(self, recipe, topology, series, untrained=not loaded)
         nan = sum(step.reported.get("number_of_nan_iterations", 0.0) for step in series.steps)
         if nan:
             yield f"{nan:g} iterations had a loss or a gradient that is not finite"
@@ -536,7 +515,7 @@ class MegatronLM(External):
         yield from agreement.check_times(series, topology)
         yield from agreement.check_pace(series, topology)
         yield from _check_step_times(series)
-        yield from check_missing_losses(series)
+        yield from external.check_missing_losses(series)
         yield from too_many_skipped(recipe, series)
 
 
@@ -544,7 +523,7 @@ def _given(recipe: Recipe) -> dict[str, Any]:
     spread, optimizer = recipe.parallelism, recipe.optimizer
     laid_out = recipe.options.get("arguments", {}).get("pipeline-model-parallel-layout")
     layers = (recipe.model.layers + _ends(recipe)) // (spread.pipeline * spread.virtual_pipeline)
-    return values_of(recipe, _FIELDS, {
+    return overrides.values_of(recipe, _FIELDS, {
         "num-layers-per-virtual-pipeline-stage": layers if spread.virtual_pipeline > 1 and not laid_out else None,
         "position-embedding-type": "rope" if recipe.model.positions == "rope" else "learned_absolute",
         "use-distributed-optimizer": spread.sharding == "optimizer",
@@ -559,7 +538,7 @@ def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
     given = _given(recipe)
     if not (own.get("train-iters") or own.get("train-samples")):
         given["train-iters"] = recipe.steps
-    return [*flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
+    return [*external.flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
 
 
 ENGINE = MegatronLM()

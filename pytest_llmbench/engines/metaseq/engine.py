@@ -10,31 +10,15 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import (
-    External,
-    ProgramOptions,
-    check_training,
-    fill_arguments,
-    flags,
-    program_words,
-)
+from pytest_llmbench.engines.external import External, ProgramOptions
 from pytest_llmbench.engines.metaseq.log import READER
-from pytest_llmbench.engines.overrides import (
-    Arguments,
-    Rules,
-    Same,
-    batch_problem,
-    layout_problems,
-    precision_problem,
-    rules_of,
-    rules_of_given,
-    values_of,
-)
+from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.memory import Footprint, State
-from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
+from pytest_llmbench.judging.statistics import Statistic, rate
 from pytest_llmbench.readers.log import log_files
 
 _FIELDS = {
@@ -80,7 +64,7 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     precision, sharded = recipe.precision, recipe.parallelism.sharding in {"gradients", "full"}
     backends = ("fully_sharded",) if sharded else ("pytorch_ddp", "legacy_ddp", "c10d", "no_c10d")
     checkpoints = recipe.parallelism.activation_checkpointing == "full"
-    other_names = rules_of({
+    other_names = overrides.rules_of({
         "bf16": ("precision", precision == "bf16"),
         "fp16": ("precision", precision == "fp16"),
         "memory-efficient-fp16": ("precision", precision == "fp16", False),
@@ -89,12 +73,13 @@ def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[s
     })  # fmt: skip
     wide = own.get("decoder-ffn-embed-dim")  # outside of the recipe's fields, so another value makes the work unknown
     usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
-    same = {name: rule for name, rule in rules_of_given(arguments, _FIELDS).items() if name != "decoder-ffn-embed-dim"}
+    same = overrides.rules_of_given(arguments, _FIELDS)
+    same.pop("decoder-ffn-embed-dim", None)
     if "total-num-update" in same:  # of the optimizer, as with another one the work of a step is the same
         same["total-num-update"] = Same(field="optimizer.decay", allowed=(recipe.steps,))
     known = _HARMLESS | _FIELDS.keys() | usual  # where a rule is missing, we do not give the program its arguments
     return Rules(
-        same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL
+        own=own, same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL
     )  # fmt: skip
 
 
@@ -119,17 +104,11 @@ _TRAIN_LOG = "checkpoints/*/train.log"
 _TRAIN_STDERR = "checkpoints/*/train.stderr.*"
 
 
-def _median_wps(m: Measurement) -> float | None:
-    rates_of_lines = [step.reported.get("wps") for step in m.steps[1:]]
-    rates = [rate for rate in rates_of_lines if rate]
-    return stats.median(rates) if rates and len(rates) == len(rates_of_lines) and not m.unread else None
-
-
 _STATISTICS: Mapping[str, Statistic] = {
     "median_wps": rate(
         "words/s",
         "median of `wps` over all `train_inner` lines but the first; a word is a token of any rank",
-        _median_wps,
+        lambda m: external.over_lines(m, [step.reported.get("wps") or None for step in m.steps[1:]], stats.median),
         speed="tokens_per_s",
     )
 }
@@ -156,12 +135,12 @@ class Metaseq(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
-        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
-        yield from layout_problems(self.name, recipe, ("pipeline", "virtual_pipeline", "sequence"))
+        yield from overrides.precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        yield from overrides.layout_problems(self.name, recipe, ("pipeline", "virtual_pipeline", "sequence"))
         options = options_of(recipe, MetaseqOptions)
         copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
         if options.program != _LAUNCHER:
-            yield from batch_problem(recipe, topology)
+            yield from overrides.batch_problem(recipe, topology)
             return
         yield from _size_problem(recipe, options.model_size)
         if topology.ranks_per_node < 2:
@@ -172,11 +151,11 @@ class Metaseq(External):
                 f"({topology}): opt-baselines would round in silence to {recipe.samples_per_step // copies} on each"
             )
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
         options = options_of(recipe, MetaseqOptions)
         # The launcher gets only the model size.
         given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
-        return _argument_rules(recipe, given, options.arguments), options.arguments
+        return _argument_rules(recipe, given, options.arguments)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Its log counts positions from 2 on; the launcher's micro batch is all of a copy's batch."""
@@ -205,14 +184,13 @@ class Metaseq(External):
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MetaseqOptions)
         where = f"recipe {recipe.name}: options"
-        own = fill_arguments(options.arguments, place, where)
+        own = external.fill_arguments(options.arguments, place, where)
         if options.program == _LAUNCHER:
             command = _launcher(options, topology, place, own)
         else:
             arguments = {**_arguments(recipe, topology), "save-dir": f"{place.folder}/checkpoints", **own}
-            command = Command(
-                launcher="torchrun", argv=(*program_words(options.program, place, where), *flags(arguments))
-            )
+            words = external.program_words(options.program, place, where)
+            command = Command(launcher="torchrun", argv=(*words, *external.flags(arguments)))
         return Script(commands=(command,), notes=options.notes)
 
     def output(self, folder: Path) -> Path:
@@ -222,7 +200,7 @@ class Metaseq(External):
         due = series.totals.get("max_update")
         if due is not None and due != recipe.steps:
             yield f"its own limit is {due:g} updates; the recipe has {recipe.steps}"
-        yield from check_training(self, recipe, topology, series)
+        yield from external.check_training(self, recipe, topology, series)
         slack = _slack(topology)
         yield from agreement.check_product(series.steps, "wps", ("ups", "wpb"), slack)
         discarded = series.totals.get("gradient_overflows", 0.0)
@@ -245,7 +223,7 @@ def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Ma
         "-p", place.folder.name[:40],
         # It starts its ranks by srun on the nodes it is in, and waits for them, in place of a job of its own.
         "--salloc" if spread else "--local",
-        "--azure", "--checkpoints-dir", f"{place.folder}/checkpoints", *flags(own),
+        "--azure", "--checkpoints-dir", f"{place.folder}/checkpoints", *external.flags(own),
     ]  # fmt: skip
     # So that the ranks of all nodes end with the first that dies.
     env = {"SLURM_KILL_BAD_EXIT": "1"} if spread else {}
@@ -255,7 +233,7 @@ def _launcher(options: MetaseqOptions, topology: Topology, place: Place, own: Ma
 def _arguments(recipe: Recipe, topology: Topology) -> dict[str, Any]:
     optimizer = recipe.optimizer
     copies = max(1, topology.world_size // recipe.parallelism.model_parallel_size)
-    return values_of(recipe, _FIELDS, {
+    return overrides.values_of(recipe, _FIELDS, {
         "update-freq": recipe.samples_per_step // (copies * recipe.micro_batch_size),
         "adam-betas": str(tuple(optimizer.betas)),
         "end-learning-rate": optimizer.learning_rate / 10,

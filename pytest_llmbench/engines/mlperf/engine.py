@@ -69,7 +69,7 @@ class Mlperf(External):
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         benchmark = Same(field="options.benchmark", allowed=(options_of(recipe, MlperfOptions).benchmark,))
-        return Rules(same={"submission_benchmark": benchmark}).compare({}, series.settings)
+        return Rules(same={"submission_benchmark": benchmark}).compare(series.settings)
 
     def read(self, folder: Path, recipe: Recipe) -> StepSeries:
         series = super().read(folder, recipe)

@@ -3,7 +3,7 @@
 import json
 import re
 import statistics as stats
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,12 @@ from pytest_llmbench.core.recipe.shape import DENSE, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Place
-from pytest_llmbench.engines.external import Argument, External, check_training, fill_arguments
+from pytest_llmbench.engines.external import Argument, External
 from pytest_llmbench.engines.nemo import log as nemo
 from pytest_llmbench.engines.nemo.log import READER
-from pytest_llmbench.engines.overrides import (
-    Arguments,
-    Rules,
-    batch_problem,
-    precision_problem,
-    rules_of,
-    rules_of_given,
-    values_of,
-)
+from pytest_llmbench.engines.overrides import Rules
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters_of_stages, vocabulary
 from pytest_llmbench.judging.statistics import Measurement, Statistic, rate, ratio, time
@@ -83,6 +76,17 @@ def shape_arguments(recipe: Recipe) -> dict[str, tuple[str, Any]]:
     return {f"model.{name}": field_value for name, field_value in given.items() if field_value[1] is not None}
 
 
+def common_arguments(recipe: Recipe, topology: Topology) -> dict[str, Argument]:
+    """Return overrides of the model's configuration that every start gives."""
+    return {
+        "trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node,
+        "trainer.max_steps": recipe.steps, "trainer.log_every_n_steps": 1, "exp_manager.resume_if_exists": False,
+        "model.micro_batch_size": recipe.micro_batch_size, "model.global_batch_size": recipe.samples_per_step,
+        "model.tensor_model_parallel_size": recipe.parallelism.tensor,
+        "model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
+    }  # fmt: skip
+
+
 _FIELDS = {
     "model.num_layers": "model.layers", "model.hidden_size": "model.hidden_size",
     "model.num_attention_heads": "model.attention_heads", "model.encoder_seq_length": "sequence_length",
@@ -114,7 +118,9 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
     how, model = recipe.parallelism.activation_checkpointing, recipe.model
     sharded = recipe.parallelism.sharding == "optimizer"
     granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
-    same = rules_of_given(values_of(recipe, _FIELDS, {}), _FIELDS) | rules_of(shape_arguments(recipe)) | rules_of({
+    same = overrides.rules_of_given(overrides.values_of(recipe, _FIELDS, {}), _FIELDS)
+    same |= overrides.rules_of({
+        **shape_arguments(recipe),
         "trainer.precision": ("precision", *_PRECISIONS.get(recipe.precision, ())),
         "model.activations_checkpoint_granularity": (_CHECKPOINTING_FIELD, *granularity),
         "model.optim.name": (
@@ -122,11 +128,11 @@ def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
         ),
     })  # fmt: skip
     if how == "none":
-        same |= rules_of({"model.activations_checkpoint_num_layers": (_CHECKPOINTING_FIELD, 0, None)})
+        same |= overrides.rules_of({"model.activations_checkpoint_num_layers": (_CHECKPOINTING_FIELD, 0, None)})
     usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
     as_usual = {name for name, value in usual.items() if own.get(name) == value}
     return Rules(
-        same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
+        own=own, same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
         usual={**_USUAL, "model.num_query_groups": (None, model.attention_heads)},
     )  # fmt: skip
 
@@ -152,20 +158,15 @@ _AROUND_S = 60.0
 _EXACT_BELOW = 2**24
 
 
-def _timings(steps: Sequence[Step]) -> dict[int, float]:
-    """Map NeMo's step number, from 0, to `train_step_timing`."""
-    return {step.step - 1: step.seconds for step in steps if step.seconds is not None}
-
-
 def _azure(m: Measurement) -> float | None:
-    timings = _timings(m.steps)
+    timings = {step.step - 1: step.seconds for step in m.steps if step.seconds is not None}
     return stats.fmean(timings[step] for step in _AZURE_STEPS) if timings.keys() >= set(_AZURE_STEPS) else None
 
 
 def _nvidia(m: Measurement) -> float | None:
-    timings = list(_timings(m.steps).values())
-    complete = len(timings) == len(m.steps) and len(timings) > _NVIDIA_FIRST + 1 and not m.unread
-    return stats.fmean(timings[_NVIDIA_FIRST:]) if complete else None
+    timings = [step.seconds for step in m.steps]
+    enough = len(timings) > _NVIDIA_FIRST + 1
+    return external.over_lines(m, timings, lambda known: stats.fmean(known[_NVIDIA_FIRST:])) if enough else None
 
 
 def _per_s(m: Measurement, of_sample: int = 1) -> float | None:
@@ -222,24 +223,23 @@ class Nemo(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
-        yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
+        yield from overrides.batch_problem(recipe, topology)
+        yield from overrides.precision_problem(recipe, topology, ("fp32", "bf16", "fp16"))
         if recipe.parallelism.sharding not in {"none", "optimizer"}:
             yield f"engine {self.name} shards none or the optimizer"
         if recipe.model.biases == "qkv" or recipe.model.rotary.scaling is not None:
             yield "NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
-        own = _plain(recipe.options.get("arguments", {}))
-        return _argument_rules(recipe, own), own
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
+        return _argument_rules(recipe, _plain(recipe.options.get("arguments", {})))
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        rules, own = self.arguments(recipe, topology)
+        rules = self.arguments(recipe, topology)
         ranks = {"trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node}
-        more = rules_of({name: ("topology", number) for name, number in ranks.items()})
+        more = overrides.rules_of({name: ("topology", number) for name, number in ranks.items()})
         # A launcher's file may limit the time; what was trained until then is counted by steps.
         harmless = {*rules.harmless, *_LIMITS}
-        return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(own, series.settings)
+        return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(series.settings)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         own = _plain(recipe.options.get("arguments", {}))
@@ -276,7 +276,7 @@ class Nemo(External):
         )
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        yield from check_training(self, recipe, topology, series)
+        yield from external.check_training(self, recipe, topology, series)
         yield from _check_dates(series.totals)
         words = series.completed or ""
         stop = _MAX_STEPS.search(words)
@@ -297,12 +297,12 @@ def _check_dates(totals: Mapping[str, float]) -> Iterator[str]:
         yield f"GNU time says that it took {elapsed:g} s; the dates around it are {between:g} s apart"
 
 
-def overrides(arguments: Mapping[str, Argument], place: Place, where: str) -> list[str]:
+def hydra_words(arguments: Mapping[str, Argument], place: Place, where: str) -> list[str]:
     """Write overrides of a configuration in Hydra's notation, with the environment's names filled in.
 
     Raises ConfigError if the environment lacks a name.
     """
-    own = fill_arguments(arguments, place, where)
+    own = external.fill_arguments(arguments, place, where)
     return [f"{name}={_hydra(value)}" for name, value in own.items() if value is not None]
 
 

@@ -13,7 +13,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import Argument, ProgramOptions, fill
-from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, overrides, shape_arguments
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, common_arguments, hydra_words, shape_arguments
 
 
 class NemoLauncherOptions(ProgramOptions):
@@ -52,7 +52,7 @@ class NemoLauncher(Nemo):
             argv=(
                 *shlex.split(place.environment.python),
                 f"{root}/main.py",
-                *overrides({**given, **options.arguments}, place, where),
+                *hydra_words({**given, **options.arguments}, place, where),
             ),
             env={"HYDRA_FULL_ERROR": "1", **({} if old else {"BIGNLP_DEBUG": "1"})},
             folder=root,
@@ -82,13 +82,8 @@ def _given(
         "container": container.image if container else None,
         **{f"env_vars.{name}": env[name] for name in _ENV_VARS[options.version] if name in env},
         "cluster.gpus_per_node": topology.gpus_per_node, "training.run.name": name,
-        "training.run.time_limit": f"{hours:02d}:{minutes:02d}:00", "training.trainer.num_nodes": topology.nodes,
-        "training.trainer.devices": topology.ranks_per_node, "training.trainer.max_steps": recipe.steps,
-        "training.trainer.log_every_n_steps": 1, "training.exp_manager.resume_if_exists": False,
-        "training.model.micro_batch_size": recipe.micro_batch_size,
-        "training.model.global_batch_size": recipe.samples_per_step,
-        "training.model.tensor_model_parallel_size": recipe.parallelism.tensor,
-        "training.model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
+        "training.run.time_limit": f"{hours:02d}:{minutes:02d}:00",
+        **{f"training.{name}": value for name, value in common_arguments(recipe, topology).items()},
         **{f"++training.{name}": value for name, (_, value) in shape_arguments(recipe).items()},
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
 from pytest_llmbench.engines.external import Argument, ProgramOptions, fill, program_words
-from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, overrides, shape_arguments
+from pytest_llmbench.engines.nemo.base import BEGIN, END, Nemo, common_arguments, hydra_words, shape_arguments
 
 # Keys of a recipe that are withheld from a program of NeMo 2.
 _LEFT_OUT = {"options", "references", "prepare", "description", "source", "deadlines"}
@@ -49,7 +49,7 @@ class NemoTorchrun(Nemo):
             argv += [
                 f"--config-path={place.folder}/config",
                 f"--config-name={PurePath(config).name}",
-                *overrides(arguments, place, where),
+                *hydra_words(arguments, place, where),
             ]
         train = Command(
             launcher="torchrun", argv=tuple(argv), launcher_args=options.launcher_args, env={"HYDRA_FULL_ERROR": "1"},
@@ -74,13 +74,8 @@ def _own_config(config: str, place: Place, where: str) -> Command:
 def _given(recipe: Recipe, topology: Topology) -> dict[str, Argument]:
     return {
         "run.results_dir": "{run}/results", "exp_manager.explicit_log_dir": "{run}/results",
-        "trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node,
-        "trainer.enable_checkpointing": False, "exp_manager.resume_if_exists": False, "trainer.max_steps": recipe.steps,
-        "trainer.val_check_interval": recipe.steps, "trainer.log_every_n_steps": 1,
-        "exp_manager.create_checkpoint_callback": False, "model.micro_batch_size": recipe.micro_batch_size,
-        "model.global_batch_size": recipe.samples_per_step,
-        "model.tensor_model_parallel_size": recipe.parallelism.tensor,
-        "model.pipeline_model_parallel_size": recipe.parallelism.pipeline,
+        "trainer.enable_checkpointing": False, "trainer.val_check_interval": recipe.steps,
+        "exp_manager.create_checkpoint_callback": False, **common_arguments(recipe, topology),
         **{f"++{name}": value for name, (_, value) in shape_arguments(recipe).items()},
     }  # fmt: skip
 

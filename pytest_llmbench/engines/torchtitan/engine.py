@@ -11,29 +11,15 @@ from pytest_llmbench.core.recipe.shape import DENSE, MIXTURES
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.claims import Asks, SettingsCheck
 from pytest_llmbench.core.record.series import Step, StepSeries
+from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Command, Place, Script, options_of
-from pytest_llmbench.engines.external import (
-    External,
-    ProgramOptions,
-    check_training,
-    fill_arguments,
-    flags,
-    program_words,
-)
-from pytest_llmbench.engines.overrides import (
-    Arguments,
-    Rules,
-    Same,
-    batch_problem,
-    precision_problem,
-    rules_of_given,
-    values_of,
-)
+from pytest_llmbench.engines.external import External, ProgramOptions
+from pytest_llmbench.engines.overrides import Rules, Same
 from pytest_llmbench.engines.torchtitan.log import READER
 from pytest_llmbench.judging import agreement
 from pytest_llmbench.judging.flops import parameters, vocabulary
 from pytest_llmbench.judging.memory import Footprint
-from pytest_llmbench.judging.statistics import Measurement, Statistic, rate
+from pytest_llmbench.judging.statistics import Statistic, rate
 
 _FIELDS = {
     "training.local_batch_size": "micro_batch_size",
@@ -116,12 +102,6 @@ def _typical(steps: Sequence[Step]) -> list[Step]:
     return [lines[middle].model_copy(update={"seconds": seconds[middle]})] if len(lines) >= _FEWEST else []
 
 
-def _median(m: Measurement) -> float | None:
-    rates = [step.reported.get("tps") for step in m.judged]
-    known = [value for value in rates if value is not None]
-    return stats.median(known) if known and len(known) == len(rates) and not m.unread else None
-
-
 class TorchtitanOptions(ProgramOptions):
     """Options of this engine."""
 
@@ -148,7 +128,7 @@ class Torchtitan(External):
         "median_tps": rate(
             "tokens/s/gpu",
             "median of `tps` over the judged lines",
-            _median,
+            lambda m: external.over_lines(m, [step.reported.get("tps") for step in m.judged], stats.median),
             speed="tokens_per_s_per_gpu",
         )
     }
@@ -156,8 +136,8 @@ class Torchtitan(External):
 
     def problems(self, recipe: Recipe, topology: Topology) -> Iterator[str]:
         yield from super().problems(recipe, topology)
-        yield from batch_problem(recipe, topology)
-        yield from precision_problem(recipe, topology, ("fp32", "bf16", "fp8", "mxfp8"))
+        yield from overrides.batch_problem(recipe, topology)
+        yield from overrides.precision_problem(recipe, topology, ("fp32", "bf16", "fp8", "mxfp8"))
         layout, options = recipe.parallelism, options_of(recipe, TorchtitanOptions)
         if (options.flavor is None) == (options.config is None):
             yield "options: give flavor, or config for versions from 0.3 on"
@@ -168,16 +148,16 @@ class Torchtitan(External):
         if layout.virtual_pipeline > 1 or recipe.model.dropout:
             yield "engine torchtitan has no virtual_pipeline and no dropout"
 
-    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Arguments:
+    def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
         own = options_of(recipe, TorchtitanOptions).arguments
-        same = rules_of_given(_given(recipe, topology, old=True), {**_FIELDS, **_OLD_FIELDS})
+        same = overrides.rules_of_given(_given(recipe, topology, old=True), {**_FIELDS, **_OLD_FIELDS})
         if recipe.precision not in _CONVERTERS:
             same["model.converters"] = Same(field="precision", allowed=(None,))
         elif recipe.precision == "fp8":
             same["model.converters"] = Same(field="precision", allowed=(_CONVERTERS["fp8"], "float8"))
         batch = same["training.global_batch_size"]
         same["training.global_batch_size"] = Same(field=batch.field, allowed=(*batch.allowed, -1))
-        return Rules(same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL), own
+        return Rules(own=own, same=same, refused=_REFUSED, harmless=_HARMLESS, families=_FAMILIES, usual=_USUAL)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         return {
@@ -201,7 +181,7 @@ class Torchtitan(External):
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options, where = options_of(recipe, TorchtitanOptions), f"recipe {recipe.name}: options"
-        own = fill_arguments(options.arguments, place, where)
+        own = external.fill_arguments(options.arguments, place, where)
         given = _given(recipe, topology, old=options.config is None)
         if options.config is None:
             names = {"model.name": options.model, "model.flavor": options.flavor}
@@ -213,7 +193,7 @@ class Torchtitan(External):
         arguments = {**names, **output, "compile.enable": recipe.compile, "metrics.log_freq": 1, **given, **own}
         command = Command(
             launcher="torchrun",
-            argv=(*program_words(options.program, place, where), *flags(arguments), *last),
+            argv=(*external.program_words(options.program, place, where), *external.flags(arguments), *last),
             launcher_args=options.launcher_args,
         )
         return Script(commands=(command,), notes=options.notes)
@@ -228,7 +208,7 @@ class Torchtitan(External):
         return series.model_copy(update={"steps": tuple(steps)})
 
     def doubts(self, recipe: Recipe, topology: Topology, series: StepSeries) -> Iterator[str]:
-        yield from check_training(self, recipe, topology, series)
+        yield from external.check_training(self, recipe, topology, series)
         yield from _check_rates(series)
         of_rank, late = recipe.tokens_per_step / topology.world_size, _LATE_S if topology.gpus else _LATE_ON_CPUS_S
         timed = [step for step in series.steps if not step.paused and step.seconds and "tps" in step.reported]
@@ -246,8 +226,8 @@ def _given(recipe: Recipe, topology: Topology | None, *, old: bool) -> dict[str,
         "lr_scheduler.min_lr_factor": 0.1,
     }
     if not old:
-        return values_of(recipe, _FIELDS, others)
-    return values_of(recipe, {**_FIELDS, **_OLD_FIELDS}, {
+        return overrides.values_of(recipe, _FIELDS, others)
+    return overrides.values_of(recipe, {**_FIELDS, **_OLD_FIELDS}, {
         **others,
         "optimizer.beta1": optimizer.betas[0],
         "optimizer.beta2": optimizer.betas[1],

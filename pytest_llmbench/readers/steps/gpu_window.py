@@ -150,7 +150,7 @@ def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, 
 
 def _rank_telemetry(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
     with suppress(OSError):  # reported by the first reading
-        events = (line.event for line in event_lines(path))
+        events = (event for _, event in event_lines(path))
         watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
         if isinstance(watching, TelemetryEvent):
             return _window(watching, events, first, last, rank)
@@ -158,7 +158,7 @@ def _rank_telemetry(rank: int, path: Path, first: int, last: int) -> GpuTelemetr
 
 
 def _window(
-    watching: TelemetryEvent, events: Iterator[Event | None], first: int, last: int, rank: int
+    watching: TelemetryEvent, events: Iterator[Event | str], first: int, last: int, rank: int
 ) -> GpuTelemetry:  # fmt: skip
     samples: list[GpuEvent] = []
     steps: list[StepEvent] = []

@@ -21,15 +21,6 @@ _LONGEST_LINE = 65536
 _NAMED = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EventLine:
-    """One line of a rank's log, numbered from 1; an unreadable line has a reason instead of an event."""
-
-    number: int
-    event: Event | None
-    reason: str = ""
-
-
 def rank_logs(folder: Path) -> list[tuple[int, Path]]:
     """Rank and path of every step log of a run (`steps/rank-00000.jsonl`, ...), in the order of ranks."""
     return sorted((int(match[1]), path) for path in _step_files(folder) if (match := _FILE.fullmatch(path.name)))
@@ -50,30 +41,32 @@ def _step_files(folder: Path) -> list[Path]:
     return []
 
 
-def event_lines(path: Path) -> Iterator[EventLine]:
-    """Yield every line of a rank's log, for any content. Raises OSError if reading fails, perhaps after some lines."""
+def event_lines(path: Path) -> Iterator[tuple[int, Event | str]]:
+    """Yield the number of every line of a rank's log, and its event, or the reason why it is unreadable.
+
+    Raises OSError if reading fails, perhaps after some lines.
+    """
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LONGEST_LINE):
             number += 1
-            yield _line(number, line)
+            yield number, _event(line)
             while not line.endswith(b"\n") and (line := file.readline(_LONGEST_LINE)):
                 pass  # the rest of a line that is too long
 
 
-def _line(number: int, line: bytes) -> EventLine:
+def _event(line: bytes) -> Event | str:
     if not line.endswith(b"\n"):
-        return EventLine(number=number, event=None, reason="cut off" if len(line) < _LONGEST_LINE else "too long")
+        return "cut off" if len(line) < _LONGEST_LINE else "too long"
     try:
         event = parse_event(line)
         read_json(line, once=True)  # refuses duplicate keys, of which pydantic takes the last
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        reason = ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
-        return EventLine(number=number, event=None, reason=reason)
+        return ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
     except ValueError as error:
-        return EventLine(number=number, event=None, reason=str(error))
-    return EventLine(number=number, event=event)
+        return str(error)
+    return event
 
 
 # Longer than the longest event (the text of a failure) and than the samples of minutes, so it includes a step.
@@ -161,6 +154,6 @@ def name_ranks(folder: Path, ranks: Sequence[int]) -> str:
 
 def _start(folder: Path, rank: int) -> StartEvent | None:
     with suppress(OSError):
-        for line in event_lines(folder / layout.STEPS / layout.step_log(rank)):
-            return line.event if isinstance(line.event, StartEvent) else None
+        for _, event in event_lines(folder / layout.STEPS / layout.step_log(rank)):
+            return event if isinstance(event, StartEvent) else None
     return None

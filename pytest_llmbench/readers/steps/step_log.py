@@ -108,13 +108,13 @@ class _RankLog:
         """Yield the readable steps, in order."""
         summary = _OwnSums()
         try:
-            for line in event_lines(self.path):
-                self._line = line.number
-                if line.event is None:
-                    self._refuse(line.reason)
-                elif self._accept(line.event) and isinstance(line.event, StepEvent):
-                    summary.add(line.event)
-                    yield line.event
+            for number, event in event_lines(self.path):
+                self._line = number
+                if isinstance(event, str):
+                    self._refuse(event)
+                elif self._accept(event) and isinstance(event, StepEvent):
+                    summary.add(event)
+                    yield event
         except OSError as error:
             self._refuse(f"cannot be read on: {error.strerror}")
         self._own_steps = summary.close()
@@ -199,10 +199,9 @@ class _OwnSums:
 
     def __init__(self) -> None:
         self._numbers = array("q")
-        self._seconds, self._times, self._losses = array("d"), array("d"), array("d")
-        self._logged: array[float] = array("d")
-        self._norms = array("d")
-        self._counted: dict[str, array[float]] = {}
+        # Of each step: its duration, the time of its end and that of its line, its loss and the norm of its gradient.
+        self._seconds, self._times, self._logged, self._losses, self._norms = (array("d") for _ in range(5))
+        self._counted = {_PHASES: array("d"), _RUNNING: array("d")}
         self._peak = 0
         self._less_memory: str | None = None
 
@@ -211,17 +210,14 @@ class _OwnSums:
         self._numbers.append(step.step)
         self._seconds.append(step.seconds)
         self._times.append(step.time)
+        self._logged.append(step.logged)
         self._losses.append(float(step.loss))
         self._norms.append(float(step.grad_norm))
-        self._logged.append(step.logged)
         if step.spent is not None and len(self._seconds) > 1:  # the first one counts the start of the process as well
             phases = (step.spent.phases or {}).values()
-            for what, part in (
-                (_PHASES, sum(phases) if phases else None),
-                (_RUNNING, _sum_known(step.spent.ran_s, step.spent.delayed_s)),
-            ):
-                if part is not None:
-                    self._counted.setdefault(what, array("d")).append(part / step.seconds)
+            for what, parts in ((_PHASES, phases), (_RUNNING, (step.spent.ran_s, step.spent.delayed_s))):
+                if known := [part for part in parts if part is not None]:
+                    self._counted[what].append(sum(known) / step.seconds)
         peak = step.peak_memory_bytes
         if peak is not None:
             if peak < self._peak and self._less_memory is None:  # the highest memory since the start cannot fall
@@ -295,11 +291,6 @@ class _OwnSums:
             f"steps {self._numbers[0]} to {self._numbers[-1]} ended within {stamped:.4g} s by their time stamps and "
             f"were written down within {logged:.4g} s by the host's clock"
         )
-
-
-def _sum_known(*parts: float | None) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
 
 
 def _digest(values: array[float]) -> str:

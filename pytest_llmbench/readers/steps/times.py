@@ -53,7 +53,7 @@ def read_times(folder: Path, typical: Sequence[Step]) -> RunTimes | None:
 def _steps(path: Path, numbers: set[int]) -> list[StepEvent]:
     steps: list[StepEvent] = []
     with suppress(OSError):  # reported by the first reading
-        events = (line.event for line in event_lines(path))
+        events = (event for _, event in event_lines(path))
         steps.extend(event for event in events if isinstance(event, StepEvent) and event.step in numbers)
     return steps
 

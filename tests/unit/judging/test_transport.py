@@ -8,8 +8,7 @@ import pytest
 
 from pytest_llmbench.core.record.nccl import NcclLog
 from pytest_llmbench.judging.transport import RULES, Wiring, add_variables, judge_transport, reasons, why_unseen
-from pytest_llmbench.readers.nccl import read_nccl
-from tests.support.nccl import lines
+from tests.support.nccl import lines, read_nccl
 
 SOCKET = {"hosts": ("n0", "n1"), "between": "NET/Socket/0"}
 HOPPER = Wiring(

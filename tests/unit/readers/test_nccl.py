@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.nccl import NcclLog
-from pytest_llmbench.readers.nccl import condense, find_faults, read_nccl
-from tests.support.nccl import lines
+from pytest_llmbench.readers.nccl import condense, find_faults
+from tests.support.nccl import lines, read_nccl
 
 HEAD = "gpu-01:3884652:3884701 [4] NCCL INFO "
 _DATA = Path(__file__).parents[2] / "data" / "nccl"  # its README has what each of them is

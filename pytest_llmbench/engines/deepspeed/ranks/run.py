@@ -22,7 +22,7 @@ def train(context: RankContext, log: StepLog) -> None:
     with process_group(context, recipe.deadlines.meeting_s) as device:
         limit_threads(device)
         join(device)
-        from pytest_llmbench.engines.deepspeed.ranks.loop import run  # noqa: PLC0415 - it imports DeepSpeed: after `join`
+        from pytest_llmbench.engines.deepspeed.ranks.zero import run  # noqa: PLC0415 - it imports DeepSpeed: after `join`
 
         run(recipe, context, device, log)
 

@@ -1,8 +1,9 @@
-"""OPT of transformers in the shape of a recipe under DeepSpeed: its construction and its training."""
+"""The training of engine deepspeed: OPT of transformers in the shape of a recipe, its optimizer, and its steps."""
 
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import deepspeed
@@ -10,13 +11,20 @@ import torch
 from deepspeed.ops.adam import FusedAdam
 from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
 from torch import nn
+from torch.nn import functional
 from transformers import OPTConfig, OPTForCausalLM
+from transformers.models.opt.modeling_opt import OPTDecoderLayer
 
 from pytest_llmbench.core.recipe.recipes import Recipe
+from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.deepspeed.options import DeepSpeedOptions
+from pytest_llmbench.workloads.rank.context import RankContext
 from pytest_llmbench.workloads.rank.fed import Fed
+from pytest_llmbench.workloads.rank.step_clock import StepClock, on_arrival
+from pytest_llmbench.workloads.rank.steplog import StepLog
+from pytest_llmbench.workloads.training import matmul
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
-from pytest_llmbench.workloads.training.tokens import stable_seed
+from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
 
 # Older versions replace an infinite norm by 1 there, which spoils all weights.
 USABLE = hasattr(FP16_Optimizer, "_skip_invalid_grad_norm")
@@ -55,10 +63,12 @@ class NoOverflowSearch:
         return False
 
 
-SEED = 1  # of initial values and dropout
+_SEED = 1  # of initial values and dropout
 _INIT_STD = 0.02  # OPTConfig's own
+# As in engine torch: freed before the process ends, a model may hang it.
+_kept: list[object] = []
 _STAGE = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}
-DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +170,7 @@ def build(setup: Setup) -> nn.Module:
         eos_token_id=None,
     )
     default = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPE[recipe.precision])
+    torch.set_default_dtype(_DTYPE[recipe.precision])
     try:
         with deepspeed.zero.Init(config_dict_or_path=setup.deepspeed()) if setup.stage == 3 else setup.device:
             model: Any = OPTForCausalLM(config)
@@ -191,6 +201,61 @@ def initialise(model: nn.Module) -> None:
             if parameter.dim() == 1:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
                 continue
-            generator = torch.Generator(parameter.device).manual_seed(stable_seed(SEED, zlib.crc32(name.encode())))
+            generator = torch.Generator(parameter.device).manual_seed(stable_seed(_SEED, zlib.crc32(name.encode())))
             drawn = torch.empty(parameter.shape, dtype=torch.float32, device=parameter.device)
             parameter.copy_(drawn.normal_(0.0, _INIT_STD, generator=generator))
+
+
+def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog) -> None:
+    """Train a recipe within a process group that DeepSpeed has joined.
+
+    Raises ConfigError if options or data are invalid.
+    """
+    setup = Setup(
+        recipe=recipe, options=validate(DeepSpeedOptions, recipe.options, "options"), device=device, rank=context.rank,
+        rank_batch=recipe.samples_per_step // context.world_size,
+    )  # fmt: skip
+    tokens = open_tokens(recipe)  # first, so that an error in the data shows at once
+    model = ZeroModel(setup, build(setup))
+    _kept.append(model)
+    torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
+    with matmul.ceiling(log, device, _DTYPE[recipe.precision]):
+        _loop(setup, model, tokens, log)
+
+
+def _loop(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog) -> None:
+    clock = StepClock(log, setup.device, setup.fed)
+    setup.fed.watch([model.engine.module], OPTDecoderLayer)
+    clock.start()
+    for step in clock.steps(setup.recipe.steps):
+        loss = _step(setup, model, tokens, log, step)
+        clock.step(loss, model.grad_norm)
+    clock.finish()
+    event = setup.fed.trained(
+        parameters=sum(getattr(weight, "ds_numel", weight.numel()) for weight in model.weights),
+        dtypes={weight.dtype for weight in model.weights},
+        copy=setup.rank,
+    )
+    log.training(event)
+
+
+def _step(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog, step: int) -> torch.Tensor:
+    """Take one optimizer step; returns this rank's mean loss, nat per token."""
+    size = setup.recipe.micro_batch_size
+    start = (step - 1) * setup.recipe.samples_per_step + setup.rank * setup.rank_batch
+    firsts = range(start, start + setup.rank_batch, size)
+    total = torch.zeros((), device=setup.device)
+    for micro_batch, first in enumerate(firsts, start=1):
+        log.phase(step, "data", micro_batch)
+        inputs, targets = batch(tokens, first, size, setup.device)
+        log.phase(step, "forward", micro_batch)
+        logits = model.engine(setup.fed.take(inputs)).logits
+        loss = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        on_arrival(loss, partial(log.phase, step, "sync", micro_batch))
+        log.phase(step, "backward", micro_batch)
+        model.engine.backward(loss)
+        total += loss.detach() / len(firsts)
+        if first == firsts[-1]:
+            log.phase(step, "optimizer")
+        model.step(step)
+    return total

@@ -37,11 +37,11 @@ srun --overlap --mem=0 --kill-on-bad-exit=1 --unbuffered --cpu-bind=none --nodes
     /opt/bignlp/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \
     --config-path=/shared/run/runs/aws_torchrun_gpt3_175b/config --config-name=175b.yaml \
     run.results_dir=/shared/run/runs/aws_torchrun_gpt3_175b/results \
-    exp_manager.explicit_log_dir=/shared/run/runs/aws_torchrun_gpt3_175b/results trainer.num_nodes=16 \
-    trainer.devices=8 trainer.enable_checkpointing=False exp_manager.resume_if_exists=False \
-    trainer.max_steps=40 trainer.val_check_interval=40 trainer.log_every_n_steps=1 \
-    exp_manager.create_checkpoint_callback=False model.micro_batch_size=2 model.global_batch_size=2048 \
-    model.tensor_model_parallel_size=8 model.pipeline_model_parallel_size=8 \
+    exp_manager.explicit_log_dir=/shared/run/runs/aws_torchrun_gpt3_175b/results \
+    trainer.enable_checkpointing=False trainer.val_check_interval=40 \
+    exp_manager.create_checkpoint_callback=False trainer.num_nodes=16 trainer.devices=8 trainer.max_steps=40 \
+    trainer.log_every_n_steps=1 exp_manager.resume_if_exists=False model.micro_batch_size=2 \
+    model.global_batch_size=2048 model.tensor_model_parallel_size=8 model.pipeline_model_parallel_size=8 \
     model.tokenizer.vocab_file=/fsx/data/bpe/vocab.json model.tokenizer.merge_file=/fsx/data/bpe/merges.txt \
     model.data.index_mapping_dir=/shared/run/runs/aws_torchrun_gpt3_175b/index_mapping
 

@@ -16,7 +16,7 @@ from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.schema import validate
 from pytest_llmbench.engines.base import Place
 from pytest_llmbench.engines.nemo import torchrun as nemo_torchrun
-from pytest_llmbench.engines.nemo.base import overrides
+from pytest_llmbench.engines.nemo.base import hydra_words
 from pytest_llmbench.judging.findings import findings
 from pytest_llmbench.judging.sanity import Evidence, Origin, first_problem
 from pytest_llmbench.judging.statistics import Measurement, judged_steps, measure
@@ -209,7 +209,7 @@ def test_gnu_time_becomes_a_total(run: Path) -> None:
 def test_overrides_are_in_hydra_s_notation() -> None:
     """What has signs of Hydra's own is quoted, and null takes an override away."""
     place = Place(folder=Path("/run"), environment=Environment(data="/data"), slurm=True, time_limit_min=1)
-    found = overrides(
+    found = hydra_words(
         {"a": True, "b": 1.5, "c": None, "d": "{data}/x:y", "e": ("/a:/b", 0.5, "{run}"), "f": "a,b", "g": "^openib"},
         place,
         "here",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.engines.nemo.log import series
-from pytest_llmbench.readers.tensorboard import Damage, Scalar, event_files, masked_crc32c, read_scalars
+from pytest_llmbench.readers.tensorboard import Scalar, collect, event_files, masked_crc32c, records, scalars
 from tests.support.events import part, record, simple, write
 
 NEMO = "tensorboard/nemo2-gpt3-126m.events.out.tfevents.1726588615.75e4368fee5a.577.0"
@@ -50,16 +50,15 @@ def test_every_cut_of_a_real_file(sample: Callable[[str], Path], tmp_path: Path)
     ends = [0]
     while ends[-1] < len(whole):
         ends.append(ends[-1] + 16 + struct.unpack_from("<Q", whole, ends[-1])[0])
-    everything = list(read_scalars([sample(NEMO)], {TIMING}))
-    assert len(everything) == 25
+    with sample(NEMO).open("rb") as file:
+        everything = [list(scalars(data, {TIMING})) for data in records(file) if isinstance(data, bytes)]
+    assert sum(map(len, everything)) == 25
     for cut in set(range(1, len(whole), 97)) - set(ends):
-        *found, damage = read_scalars([write(tmp_path, whole[:cut])], {TIMING})
-        assert isinstance(damage, Damage)
-        assert damage.reason == "the file is cut off"
-        before = [item for item in everything if item.record < damage.record]
-        assert [(item.record, item.value) for item in found if isinstance(item, Scalar)] == [
-            (item.record, item.value) for item in before if isinstance(item, Scalar)
-        ]
+        path = write(tmp_path, whole[:cut])
+        found = collect([path], {TIMING}, first=0)
+        complete = sum(end <= cut for end in ends[1:])
+        assert found.series(()).unreadable == (f"{path.name}:{complete + 1}: the file is cut off",)
+        assert found.steps == {item.step + 1: {TIMING: item.value} for items in everything[:complete] for item in items}
 
 
 def test_a_damaged_record_is_said_and_the_next_one_read(tmp_path: Path) -> None:
@@ -73,7 +72,10 @@ def test_a_damaged_record_is_said_and_the_next_one_read(tmp_path: Path) -> None:
 
 def test_a_number_has_its_record_step_and_time(tmp_path: Path) -> None:
     path = write(tmp_path, record(7, {"other": simple(9.0), TIMING: simple(0.25)}))
-    assert list(read_scalars([path], {TIMING})) == [Scalar(path.name, 1, TIMING, 7, 0.25, 1_700_000_000.0)]
+    with path.open("rb") as file:
+        (data,) = records(file)
+    assert isinstance(data, bytes)
+    assert list(scalars(data, {TIMING})) == [Scalar(TIMING, 7, 0.25, 1_700_000_000.0)]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,10 @@ def test_a_number_has_its_record_step_and_time(tmp_path: Path) -> None:
 )
 def test_what_is_no_number(tmp_path: Path, value: bytes) -> None:
     path = write(tmp_path, record(7, {TIMING: value}))
-    (damage,) = read_scalars([path], {TIMING})
-    assert damage == Damage(path.name, 1, f"{TIMING} at step 7 is not a scalar of a step")
-    assert list(read_scalars([path], {"other"})) == []
+    found = collect([path], {TIMING}, first=0)
+    assert found.series(()).unreadable == (f"{path.name}:1: {TIMING} at step 7 is not a scalar of a step",)
+    assert found.steps == {}
+    assert collect([path], {"other"}, first=0).series(()).unread == 0
 
 
 def test_a_step_before_the_first(tmp_path: Path) -> None:
@@ -165,7 +168,7 @@ def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, f
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20), st.integers(0, 2**40))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, values: list[float], first: int) -> None:
     path = write(tmp_path_factory.mktemp("events"), *timings(first, *values))
-    found = list(read_scalars([path], {TIMING}))
-    assert [(repr(item.value), item.step) for item in found if isinstance(item, Scalar)] == [
-        (repr(value), first + index) for index, value in enumerate(values)
+    found = collect([path], {TIMING}, first=0)
+    assert [(repr(of_step[TIMING]), step) for step, of_step in found.steps.items()] == [
+        (repr(value), first + index + 1) for index, value in enumerate(values)
     ]

@@ -42,7 +42,7 @@ ENTRY = """
         with process_group(context, 120) as device:
             torch.set_num_threads(1)
             join(device)
-            from pytest_llmbench.engines.deepspeed.ranks.loop import run
+            from pytest_llmbench.engines.deepspeed.ranks.zero import run
 
             for name, config in context.config.items():
                 print(f"training {name}", flush=True)
