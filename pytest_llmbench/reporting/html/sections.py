@@ -96,7 +96,7 @@ def scripts_of(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
+class RecordSection:
     """A run or a check on the page."""
 
     name: str
@@ -120,7 +120,9 @@ class Section:
     evidence: str = ""  # JSON; empty if it is too long for the page
 
 
-def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]) -> Iterator[Section]:
+def run_sections(
+    session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]
+) -> Iterator[RecordSection]:
     """Yield all runs, the worst first, with their verdicts by `run` and name."""
     folders = {name: folder for (about, name), folder in session.places.items() if about == "run"}
     kinds = {name: worst(rows.get(("run", name), ())) for name in folders}
@@ -134,7 +136,7 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
         logs, most = folder / layout.LOGS, room // 2 if passes else room
         if record is not None and record.replayed:
             logs = Path(record.replayed)
-        section = Section(
+        section = RecordSection(
             name=name, kind=kinds[name], rows=rows.get(("run", name), ()), path=str(folder),
             log=texts.excerpt(folder, log_to_read(logs), most, end=True) if most >= _LEAST_TEXT else None,
         )  # fmt: skip
@@ -159,13 +161,15 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
         )
 
 
-def check_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]) -> Iterator[Section]:
+def check_sections(
+    session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]
+) -> Iterator[RecordSection]:
     """Yield all checks, in their order, with their verdicts by `check` and name."""
     for (about, name), folder in session.places.items():
         if about != "check":
             continue
         own, record = rows.get((about, name), ()), session.checks.get(name)
-        section = Section(name=name, kind=worst(own), rows=own, path=str(folder))
+        section = RecordSection(name=name, kind=worst(own), rows=own, path=str(folder))
         if record is None:
             yield replace(section, broken=session.broken[about, name])
             continue
