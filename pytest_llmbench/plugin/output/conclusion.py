@@ -17,7 +17,6 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.ci import annotate_tests, summary
 from pytest_llmbench.reporting.verdict import (
     DETAILED,
-    SessionOutcome,
     SessionVerdict,
     Word,
     count_verdicts,
@@ -176,8 +175,8 @@ class Conclusion:
             (folder / name).unlink(missing_ok=True)
 
     def _decide(self, exit_code: int) -> tuple[Word, str]:
-        session = SessionOutcome(
-            rows=self.rows,
+        return decide(
+            self.rows,
             incomplete=[clause.name for clause in self.incomplete],
             unjudged=[run for runs in self.unjudged.values() for run in runs],
             runs=len(self._bench.planned.runs),
@@ -186,4 +185,3 @@ class Conclusion:
             exit_code=exit_code,
             interrupted=self.interrupted,
         )
-        return decide(session)
