@@ -17,6 +17,7 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.ci import annotate_tests, summary
 from pytest_llmbench.reporting.verdict import (
     DETAILED,
+    FAILING,
     SessionVerdict,
     Word,
     count_verdicts,
@@ -26,7 +27,6 @@ from pytest_llmbench.reporting.verdict import (
 
 _GREEN = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}
 _FINAL = {"passed", "failed", "skipped"}
-_FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
 
 
 class Conclusion:
@@ -69,7 +69,7 @@ class Conclusion:
 
     def fails(self, verdict: object) -> bool:
         """True if a test with this verdict fails."""
-        return str(verdict) in _FAILING and not (verdict == Verdict.INCONCLUSIVE and self.warned)
+        return str(verdict) in FAILING and not (verdict == Verdict.INCONCLUSIVE and self.warned)
 
     def correct(self, report: pytest.TestReport) -> None:
         """Turn a report back into a failure if its verdict is one and its test has not failed yet.
