@@ -37,6 +37,7 @@ class Conclusion:
         clauses: how each required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
         interrupted: the signal, or the limit of time, that ended the session; else empty.
+        word: the verdict on the session in one word, once it is written; else `broken`.
         overruled: tests whose failure something else reported as passed, in order.
     """
 
@@ -46,6 +47,7 @@ class Conclusion:
         self.unjudged: Mapping[str, Sequence[str]] = {}
         self.overruled: dict[str, None] = {}
         self.interrupted = ""
+        self.word: Word = "broken"
         self._failed: set[str] = set()
         self._attempts: dict[str, tuple[tuple[str, object], ...]] = {}
         self._config = config
@@ -162,6 +164,7 @@ class Conclusion:
             with Path(step).open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         write_model(folder / layout.VERDICT, verdict)
+        self.word = word
         if (group := self._bench.settings.system.group) is not None:
             share(folder, group)
 
