@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -12,7 +13,6 @@ from pytest_llmbench.history.compare import (
     NOT_JUDGED,
     Change,
     Compared,
-    NumberPair,
     compare_runs,
     not_comparable,
     run_of_record,
@@ -54,7 +54,7 @@ def compare_with_baseline(
 
     `session` is the id of the new runs' session, whose records are left out of the baseline.
     """
-    lines: list[Compared | tuple[Compared, NumberPair]] = []
+    lines: list[Compared] = []
     with history.reading() as connection:
         for records in runs:
             new = [run_of_record(record) for record in records]
@@ -70,8 +70,7 @@ def compare_with_baseline(
                 measurements=[*digests, ""],
             )  # fmt: skip
             lines.append(_baseline(connection, history.shown, line, new, earlier, wanted))
-    changes = iter(compare_runs([line[1] for line in lines if isinstance(line, tuple)]))
-    return [line if isinstance(line, Compared) else _judge(line[0], next(changes), wanted) for line in lines]
+    return compare_runs(lines, partial(_judge, wanted))
 
 
 def _comparable(runs: Sequence[PastRun], statistic_of_record: str) -> Compared:
@@ -98,8 +97,8 @@ def _is_usable(row: MetricRow | None) -> bool:
 def _baseline(
     connection: Connection, shown: str, line: Compared, new: Sequence[PastRun], earlier: Sequence[PastRun],
     wanted: Wanted,
-) -> Compared | tuple[Compared, NumberPair]:  # fmt: skip
-    """The pair of the new runs and their baseline; without a baseline, the verdict.
+) -> Compared:  # fmt: skip
+    """The numbers of the new runs and of their baseline; without a baseline, the verdict.
 
     A new recipe is SKIP; one that ran before on another machine, or was changed, is INCONCLUSIVE.
     """
@@ -124,11 +123,10 @@ def _baseline(
         obstacle = not_comparable(before, after)
     if obstacle:
         return replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"no baseline: {obstacle}")
-    pair = NumberPair(
-        metric=metric, before=before, after=after, usual=usual_spread(series), candidates=candidates,
-        past=[run.metrics[metric] for run in measured][-_MOST_PAST:],
+    return replace(
+        line, before=before, after=after, past=[run.metrics[metric] for run in measured][-_MOST_PAST:],
+        usual=usual_spread(series), candidates=candidates, sessions=tuple(dict.fromkeys(run.session for run in usable)),
     )  # fmt: skip
-    return replace(line, sessions=tuple(dict.fromkeys(run.session for run in chosen))), pair
 
 
 def _choose(
@@ -163,8 +161,8 @@ def _sessions_of(connection: Connection, wanted: Wanted) -> set[str]:
     return {*connection.column(commits, beginning=wanted.name, length=len(wanted.name))}
 
 
-def _judge(line: Compared, change: Change, wanted: Wanted) -> Compared:
-    line = replace(line, verdict=change.verdict, change=change)
+def _judge(wanted: Wanted, line: Compared, change: Change) -> Compared:
+    line = replace(line, verdict=change.verdict)
     if change.verdict is Verdict.PASS:
         return line
     share, word = for_people(100 * abs(change.share), 2), "lower" if change.share < 0.0 else "higher"

@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.history.baselines import check_wanted, compare_with_baseline
-from pytest_llmbench.history.compare import Change, Compared, NumberPair, compare_sessions, measure_change
+from pytest_llmbench.history.compare import Change, Compared, compare_sessions, measure_change
 from pytest_llmbench.history.database import History, open_history
 from pytest_llmbench.history.queries import runs_of
 from pytest_llmbench.history.rows import MetricRow
@@ -41,7 +41,7 @@ def change(
     before: Sequence[MetricRow], *after: MetricRow, past: Sequence[MetricRow] = (), shared: Scatter | None = None,
     usual: BetweenRuns | None = USUAL_BETWEEN_RUNS,
 ) -> Change:  # fmt: skip
-    return measure_change(NumberPair(before=before, after=after, past=past, usual=usual), shared=shared)
+    return measure_change(Compared(name="x", before=before, after=after, past=past, usual=usual), shared=shared)
 
 
 def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
