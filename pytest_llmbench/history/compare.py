@@ -180,13 +180,19 @@ def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> s
     units = {row.unit for row in (*before, *after)}
     if len(units) > 1:
         return f"numbers in {' and '.join(sorted(units))} cannot be compared"
+    if not _are_finite(before, after):
+        return f"one of {', '.join(f'{row.value:g}' for row in (*before, *after))} is not a number"
     mean = fmean(row.value for row in before)
     return "" if mean > 0.0 else f"a mean of {mean:g} cannot be the base of a change in percent"
 
 
+def _are_finite(*sides: Sequence[MetricRow]) -> bool:
+    return all(math.isfinite(row.value) for rows in sides for row in rows)
+
+
 def _error(row: MetricRow) -> float | None:
     """Standard error of a run's number by its own steps, as a share; None without an interval."""
-    if row.low is None or row.high is None or row.value <= 0.0:
+    if row.low is None or row.high is None or row.value <= 0.0 or not math.isfinite(row.high - row.low):
         return None
     # The wider side allows for a slow start, which is the same in runs of one length.
     half = min(row.high - row.value, row.value - row.low)
@@ -290,7 +296,8 @@ def _numbers(
             continue
         before, after = ([run.metrics[metric] for run in side] for side in (old, new))
         if reason := not_comparable(before, after):
-            yield Compared(name=recipe, metric=metric, reason=reason)
+            verdict = NOT_JUDGED if _are_finite(before, after) else Verdict.ERROR
+            yield Compared(name=recipe, metric=metric, verdict=verdict, reason=reason)
             continue
         yield Compared(
             name=recipe, metric=metric, before=before, after=after, usual=usual_spread(series),

@@ -90,12 +90,14 @@ def _read_session(connection: Connection, session: str) -> dict[str, Any]:
     for run in runs:
         facts = {name: value for name, value in run.items() if name not in {"id", "series", "session"}}
         by_id[run["id"]] = facts | {"metrics": {}, "verdicts": []}
-    own = "WHERE run IN (SELECT id FROM llmbench_runs WHERE session = :session) ORDER BY run"
-    numbers = f"SELECT run, name, value, unit, low, high, better FROM llmbench_metrics {own}, name"
+    own = "run IN (SELECT id FROM llmbench_runs WHERE session = :session) ORDER BY run"
+    numbers = f"SELECT run, name, value, unit, low, high, better FROM llmbench_metrics WHERE {own}, name"
     for metric in connection.rows(numbers, session=session):
         by_id[metric.pop("run")]["metrics"][metric.pop("name")] = metric
     facts_of_verdict = "run, test, verdict, statistic, measured, threshold, reference, reason"
-    for verdict in connection.rows(f"SELECT {facts_of_verdict} FROM llmbench_verdicts {own}, number", session=session):
+    for verdict in connection.rows(
+        f"SELECT {facts_of_verdict} FROM llmbench_verdicts WHERE {own}, number", session=session
+    ):
         by_id[verdict.pop("run")]["verdicts"].append(verdict)
     tags = connection.column("SELECT tag FROM llmbench_tags WHERE session = :session ORDER BY tag", session=session)
     return {**row, "tags": tags, "records": [*by_id.values()]}
