@@ -198,7 +198,7 @@ _USUAL: Mapping[str, Any] = {
     "first-last-layers-bf16": None, "reset-position-ids": None, "eod-mask-loss": None, "skipped-train-samples": 0,
     "consumed-train-samples": 0, "add-position-embedding": True, "softmax-type": "vanilla",
     **dict.fromkeys((
-        "apply-residual-connection-post-layernorm", "attention-output-gate", "fp16-lm-cross-entropy",
+        "apply-residual-connection-post-layernorm", "attention-output-gate", "fp16-lm-cross-entropy", "fp4", "fp8",
         "fp32-residual-connection", "hybrid-context-parallel", "is-hybrid-model", "moe-expert-capacity-factor",
         "moe-use-upcycling", "openai-gelu", "qk-l2-norm", "quick-geglu", "use-mup",
     )),
@@ -294,14 +294,13 @@ _BRIDGE_NAMES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def _of_bridge(given: Setting, recipe: Recipe, rules: Rules) -> Setting:
+def _of_bridge(given: Setting, rules: Rules) -> Setting:
     """Name a setting of Megatron-Bridge as Megatron-LM does, if it has a rule."""
     section, _, leaf = given.name.partition(".")
     own = _BRIDGE.get(section, ())
     name = _BRIDGE_NAMES.get(leaf, leaf)
     if leaf in {"fp8", "fp4"} and section == "model":
-        due = _FEW_BITS.get(recipe.precision, ("",))[0]
-        return given.model_copy(update={"name": leaf if leaf == due else f"{leaf}_format"})
+        return given.model_copy(update={"name": leaf})
     flag = name.replace("_", "-")
     known = (flag in rules.same or flag in rules.own) and (own is None or leaf in own)
     return given.model_copy(update={"name": name}) if known else given
@@ -368,6 +367,9 @@ class MegatronLM(External):
             name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
             for name, field, value in _shape(recipe)
         }
+        if recipe.precision in _FEW_BITS:
+            bits, form, _ = _FEW_BITS[recipe.precision]
+            same[bits] = Same(field="precision", allowed=(form,), needed=True)
         if "disable-bias-linear" in same:
             same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
         del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
@@ -396,7 +398,7 @@ class MegatronLM(External):
         in_fp32 = _half(recipe) == "bf16" or own.get("accumulate-allreduce-grads-in-fp32")
         loaded = own.get("load") or own.get("pretrained-checkpoint")
         asked: Asks = {
-            # A log prints two: that of the weights, and a setting for 8 bits, which `compare` asks for.
+            # That of the weights; `compare` asks for the setting of few bits.
             **({"precision": None, "bf16": on_off(True)} if recipe.precision in _FEW_BITS else {}),
             "gradient_precision": None if own.get("grad-reduce-in-bf16") else "fp32" if in_fp32 else None,
             "initial_weights": None if loaded else "random",
@@ -421,23 +423,17 @@ class MegatronLM(External):
         more = overrides.rules_of({name: ("parallelism", ranks[name]) for name in ranks.keys() - rules.own.keys()})
         named = replace(rules, same={**rules.same, **more})
         settings = tuple(
-            _of_bridge(given, recipe, named) if "." in given.name else given
+            _of_bridge(given, named) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
         of_bridge = any(given.name.partition(".")[0] in _BRIDGE for given in series.settings if "." in given.name)
         check = (named if of_bridge else rules).compare(settings)
-        if recipe.precision not in _FEW_BITS:
+        bits, *_ = _FEW_BITS.get(recipe.precision, ("",))
+        printed = {given.name for given in settings}
+        if not bits or {bits, f"{bits}_recipe"} <= printed or not (series.claims or of_bridge):
             return check
-        bits, form, scales = _FEW_BITS[recipe.precision]
-        due = {bits: form, f"{bits}_recipe": scales}  # as Megatron-LM prints it
-        differ = (
-            f"{given.where} says {given.name} {given.value}; precision of the recipe is {recipe.precision}"
-            for given in settings if given.name in due and given.value != due[given.name]
-        )  # fmt: skip
-        silent = bool(series.claims or of_bridge) and not due.keys() <= {given.name for given in settings}
-        lacking = [f"its log prints no {bits} and {bits}_recipe, so the bits of its products are unknown"] * silent
-        others = (words for words in check.differ if f" says {bits}_recipe " not in words)
-        return replace(check, differ=(*others, *differ, *lacking))
+        lacking = f"its log prints no {bits} and {bits}_recipe, so the bits of its products are unknown"
+        return replace(check, differ=(*check.differ, lacking))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)

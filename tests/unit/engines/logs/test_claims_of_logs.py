@@ -73,10 +73,10 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
     ("num_experts", 8, "experts 8"),
     ("optimizer", "sgd", "optimizer sgd"),
     ("position_embedding_type", "rope", "positions rope"),
-    ("fp8", "hybrid", "precision fp8"),
     ("hidden_dropout", 0.0, "dropout 0;"),
     ("attention_dropout", 0.25, "dropout 0.25;"),
     # These have no claim of their own.
+    ("fp8", "hybrid", "fp8 hybrid"),
     ("load", "/checkpoints/base", "load /checkpoints/base"),
     ("finetune", True, "finetune True"),
     ("window_size", "(128, 0)", "window_size (128, 0)"),
