@@ -31,6 +31,8 @@ _HELP = "The history: a file (SQLite), or postgresql://USER@HOST/DATABASE"
 Where = Annotated[str, typer.Option("--history", envvar="LLMBENCH_HISTORY", metavar="URL", help=_HELP)]
 DEFAULT = "llmbench-history.db"
 NOTHING_COMPARED = 10
+# The facts of the first run after a change of its series.
+_OF_CHANGE = ("series", "session", "run", "time", "git_commit", "system", "nodes", "hardware", "unit")
 
 
 def open_existing(url: str) -> "AbstractContextManager[History]":
@@ -181,15 +183,14 @@ def _print_changes(title: str, points: "Sequence[SeriesPoint]", p_value: float, 
     for point in points:
         by_series.setdefault(point.series, []).append(point)
     changes: list[dict[str, Any]] = []
-    for number, own in by_series.items():
+    for own in by_series.values():
         for change in change_points([point.value for point in own], p_value=p_value):
             at = own[change.index]
             changes.append(
                 {
-                    "series": number, "position": change.index, "session": at.session, "run": at.run, "time": at.time,
-                    "git_commit": at.git_commit, "system": at.system, "nodes": at.nodes, "hardware": at.hardware,
-                    "before": change.before, "after": change.after, "unit": at.unit,
-                    "change": None if change.change is None else 100 * change.change, "p": change.p,
+                    **{name: getattr(at, name) for name in _OF_CHANGE}, "position": change.index, "p": change.p,
+                    "before": change.before, "after": change.after,
+                    "change": None if change.change is None else 100 * change.change,
                     "worse": None if at.better is None else (change.after < change.before) == (at.better == "higher"),
                 }
             )  # fmt: skip
@@ -275,33 +276,30 @@ def _compare_lines(
 
 
 def _compared_runs(law: "Law", notes: list[str], given: str, history: "History | None") -> "list[PastRun]":
-    from pytest_llmbench.core.record.records import RunRecord  # noqa: PLC0415
     from pytest_llmbench.history.compare import run_of_record  # noqa: PLC0415
-    from pytest_llmbench.history.importing import read_session  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, runs_of  # noqa: PLC0415
     from pytest_llmbench.session.folder import find_session as find_folder  # noqa: PLC0415
+    from pytest_llmbench.session.folder import read_folder  # noqa: PLC0415
+    from pytest_llmbench.session.refusals import refusals, without_refused  # noqa: PLC0415
 
     try:
         folder = find_folder(given, RUN_DIR)
     except ConfigError:
         folder = None
     if folder is not None:
-        records, refused = read_session(folder, replace(law, as_recorded=True))
-        if refused:
+        session = without_refused(read_folder(folder), replace(law, as_recorded=True))
+        if refused := refusals(session):
             raise ConfigError("\n".join(refused))
-        if not records:
-            raise ConfigError(f"{given}: no records in it; give the folder of one session")
-        made = [filed.record for filed in records if isinstance(filed.record, RunRecord)]
-        notes += law.notes(made)
-        return [run_of_record(record, law.wrong_work(record.recipe, record.topology)) for record in made]
+        notes += law.notes(session.runs.values())
+        return [run_of_record(run, law.wrong_work(run.recipe, run.topology)) for run in session.runs.values()]
     if history is None:
         raise ConfigError(
             f"{given}: neither a folder nor a session in {RUN_DIR}, and the folder has no history to look it up in: "
             "`llmbench history import` makes one, or give --history"
         )
     with history.reading() as connection:
-        session = find_session(connection, given)
-    return runs_of(history, session)
+        known = find_session(connection, given)
+    return runs_of(history, known)
 
 
 def _day_and_time(at: float) -> dt.datetime:

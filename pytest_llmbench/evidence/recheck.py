@@ -5,8 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pytest_llmbench.core.errors import InconclusiveError, LLMBenchError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, Quantity
@@ -25,8 +24,7 @@ from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, de
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rejudged:
+class Rejudged(NamedTuple):
     """A verdict that was reached again: how the record differs, and the part of it that is taken from the record.
 
     Both are empty where everything was recomputed and is as recorded.
@@ -42,47 +40,38 @@ def judge_test_again(judgement: Judgement, runs: Sequence[RunRecord], *, rerun: 
     With `rerun`, more of them were to be made if these decide nothing.
     """
     verdict, first = judgement.verdict, runs[0]
-    broken = next((run for run in runs if run.problem is not None), None)
-    if broken is not None and broken.problem is not None:
-        if verdict in {Verdict.ERROR, Verdict.SKIP}:
-            return Rejudged()
-        reason = f"run {broken.key} cannot be judged: {broken.problem.kind}"
-        return Rejudged(difference=f"the record says {verdict}, and {reason}")
+    for broken in runs:
+        if broken.problem is not None:
+            reason = f"the record says {verdict}, and run {broken.key} cannot be judged: {broken.problem.kind}"
+            return Rejudged("" if verdict in {Verdict.ERROR, Verdict.SKIP} else reason)
     run = Run(*runs, may_repeat=rerun)
     reference = next((bound for bound in first.recipe.references if bound.name == judgement.reference), None)
     if judgement.reference is not None and reference is None:
-        return Rejudged(difference=f"its reference {judgement.reference} is not in the recipe of run {first.key}")
+        return Rejudged(f"its reference {judgement.reference} is not in the recipe of run {first.key}")
+    here = run.reference(reference) if reference is not None else ""
+    if reference is not None and reference.statistic not in first.metrics and first.recipe.scale == "smoke":
+        here = "it has no meaning at this scale"
     if verdict in {Verdict.SKIP, Verdict.ERROR}:
-        skipped = verdict is Verdict.SKIP and reference is not None and _is_skipped(reference, run)
+        skipped = verdict is Verdict.SKIP and reference is not None and isinstance(here, str)
         return Rejudged(taken="" if skipped else judgement.reason or "no reason is kept")
     if reference is None or judgement.statistic != reference.statistic or judgement.threshold is None:
         return _judge_comparison(judgement, run)
-    return _judge_reference(judgement, reference, run)
-
-
-def _is_skipped(reference: Reference, run: Run) -> bool:
-    no_meaning = reference.statistic not in run.record.metrics and run.record.recipe.scale == "smoke"
-    return no_meaning or isinstance(run.reference(reference), str)
+    if isinstance(here, str):
+        return Rejudged(f"the record says {verdict}, and reference {reference.name} is not for {run.machine}")
+    return _judge_reference(judgement, here, run)
 
 
 def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Rejudged:
-    kept = judgement.verdict
-    here = run.reference(reference)
-    if isinstance(here, str) or _is_skipped(reference, run):
-        where = f"reference {reference.name} is not for {run.machine}"
-        return Rejudged(difference=f"the record says {kept}, and {where}")
-    reference = here
-    measured = None
+    kept, measured = judgement.verdict, None
     try:
         measured = run.measured(reference.statistic)
         verdict = Verdict.PASS if measured in reference else Verdict.FAIL
     except InconclusiveError:
         verdict = Verdict.INCONCLUSIVE
     except LLMBenchError as error:
-        return Rejudged(difference=f"the record says {kept}, the log {error}")
+        return Rejudged(f"the record says {kept}, the log {error}")
     if judgement.threshold != reference.threshold:
-        bound = f"the record says {judgement.threshold}, its recipe {reference.threshold}"
-        return Rejudged(difference=f"bound: {bound}")
+        return Rejudged(f"bound: the record says {judgement.threshold}, its recipe {reference.threshold}")
     # A miss that is expected until some day is held against the last day on which one of these runs ended.
     ends = [record.timings.ended for record in run.records if record.timings.ended is not None]
     until = reference.xfail.until if reference.xfail is not None and verdict is not Verdict.INCONCLUSIVE else None
@@ -90,7 +79,7 @@ def _judge_reference(judgement: Judgement, reference: Reference, run: Run) -> Re
         verdict = Verdict.XFAIL if verdict is Verdict.FAIL else Verdict.FAIL
     if verdict is not kept:
         number = f"{reference.statistic} {measured} for {reference.asked}"
-        return Rejudged(difference=f"the record says {kept}, the log {verdict}: {number}")
+        return Rejudged(f"the record says {kept}, the log {verdict}: {number}")
     return _compare_number(judgement, run.comparisons.last)
 
 
@@ -108,38 +97,34 @@ def _judge_comparison(judgement: Judgement, run: Run) -> Rejudged:
     except InconclusiveError:
         return Rejudged(taken=taken)
     except LLMBenchError as error:
-        return Rejudged(difference=f"the record says {judgement.verdict}, the log {error}")
+        return Rejudged(f"the record says {judgement.verdict}, the log {error}")
     if judgement.verdict is Verdict.PASS and not holds:
-        number = f"{judgement.statistic} {measured}, which is not {judgement.threshold}"
-        return Rejudged(difference=f"the record says PASS, the log {number}")
-    return Rejudged(difference=_compare_number(judgement, run.comparisons.last).difference, taken=taken)
+        return Rejudged(
+            f"the record says PASS, the log {judgement.statistic} {measured}, which is not {judgement.threshold}"
+        )
+    return Rejudged(_compare_number(judgement, run.comparisons.last).difference, taken)
 
 
 def _compare_number(judgement: Judgement, judged: JudgedComparison | None) -> Rejudged:
     """Compare the number that a test judged: that of its runs together, or of the one that decided."""
     if judged is None or judgement.measured is None:
         return Rejudged(taken="the number that it judged is not kept")
-    text, _, unit = judgement.measured.partition(" ")
-    kept: float | None = None
-    with suppress(ValueError):
-        kept = float(text)
     number, decision = judged.decisive.metric, judged.decision
-    if unit != number.unit or not same(kept, number.value):
+    text, _, unit = judgement.measured.partition(" ")
+    shown: float | None = None
+    with suppress(ValueError):
+        shown = float(text)
+    if unit != number.unit or not same(shown, number.value):
         both = f"the record says {judgement.measured}, the log {number.value!r} {number.unit}"
-        return Rejudged(difference=f"{judgement.statistic}: {both}")
+        return Rejudged(f"{judgement.statistic}: {both}")
     computed: dict[str, float | str | None] = {
-        "value": number.value,
-        "unit": number.unit,
-        "low": decision.low if decision is not None else None,
-        "high": decision.high if decision is not None else None,
-        "at_least": None,
-        "at_most": None,
+        "value": number.value, "unit": number.unit, "low": None if decision is None else decision.low,
+        "high": None if decision is None else decision.high, "at_least": None, "at_most": None,
         **bounds_of(judgement.threshold, number.unit),
-    }
+    }  # fmt: skip
     for name in sorted(judgement.model_fields_set & computed.keys()):
-        if not same(getattr(judgement, name), computed[name]):
-            both = f"the record says {getattr(judgement, name)}, the log {computed[name]}"
-            return Rejudged(difference=f"{name}: {both}")
+        if not same(kept := getattr(judgement, name), computed[name]):
+            return Rejudged(f"{name}: the record says {kept}, the log {computed[name]}")
     return Rejudged()
 
 
@@ -206,9 +191,6 @@ def _compare_verdicts(session: RecordedSession, verdicts: SessionVerdicts) -> It
         else:
             due = {**case_properties(rows[test]), "test": test}
             yield from _compare(f"{name}: {harmless(test)}", due, layout.JUNIT, {**cases[test], "test": test})
-    kept = {address_of(judgement.test) for record in session.records for judgement in record.judgements}
-    for address in sorted(kept - tests.keys()):
-        yield f"{name}: {address} is not in it, and a record has its verdict"
 
 
 def _compare_word(session: RecordedSession, verdicts: SessionVerdicts) -> Iterator[str]:

@@ -17,18 +17,11 @@ from pytest_llmbench.reporting.verdict import SessionVerdict
 from pytest_llmbench.session.folder import KeptSystem, has_ended, read_plan, read_records
 
 LARGEST = 512 << 20
-# pytest's word for the outcome of a test with each verdict.
-_OUTCOMES: Mapping[str, frozenset[str]] = {
-    Verdict.PASS: frozenset({"passed"}),
-    Verdict.FAIL: frozenset({"failure"}),
-    Verdict.ERROR: frozenset({"error"}),
-    Verdict.SKIP: frozenset({"skipped"}),
-    Verdict.XFAIL: frozenset({"skipped"}),
-    Verdict.INCONCLUSIVE: frozenset({"failure", "skipped"}),
-    Verdict.INCOMPLETE: frozenset({"error"}),
-}
 _OF_OUTCOME = {"passed": Verdict.PASS, "failure": Verdict.FAIL, "error": Verdict.ERROR, "skipped": Verdict.SKIP}
-_WARNED = {str(Verdict.SKIP), str(Verdict.XFAIL)}
+# The ends of tests that have not failed, by their verdict and pytest's word.
+_ENDS: Mapping[tuple[str, str], Literal["passed", "warned"]] = {
+    (Verdict.PASS, "passed"): "passed", (Verdict.SKIP, "skipped"): "warned", (Verdict.XFAIL, "skipped"): "warned",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +40,7 @@ class RecordedCase:
     @property
     def end(self) -> Literal["passed", "warned", "failed"]:
         """Its verdict as a bundle states it; one that contradicts pytest, as after a broken teardown, has failed."""
-        if self.outcome not in _OUTCOMES.get(self.verdict, ()):
-            return "failed"
-        return "passed" if self.verdict == Verdict.PASS else "warned" if self.verdict in _WARNED else "failed"
+        return _ENDS.get((self.verdict, self.outcome), "failed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,17 +85,14 @@ class RecordedSession:
             yield f"{layout.VERDICT} says {self.word}"
         if not any(case.verdict == Verdict.PASS for case in self.cases):
             yield "no test passed"
-        for case in self.cases:
-            if case.end == "failed":
-                good = case.verdict in {str(Verdict.PASS), *_WARNED}
-                yield f"{case.address}: {case.verdict}{f', and pytest says {case.outcome}' if good else ''}"
+        failed = (case for case in self.cases if case.end == "failed")
+        yield from (f"{case.address}: {case.verdict}, and pytest says {case.outcome}" for case in failed)
         tests = {address_of(test.test): test.test for test in self.plan.tests}
         for address in sorted(tests.keys() - {case.address for case in self.cases}):
             yield f"{tests[address]} was declared, and the report does not have it"
-        for key in sorted({run.key for run in self.plan.runs} - self.runs.keys()):
-            yield f"run {key} was declared, and has no record"
-        for check in sorted(set(self.plan.checks) - self.checks.keys()):
-            yield f"check {check} was declared, and has no record"
+        lacking = [f"run {key}" for key in sorted({run.key for run in self.plan.runs} - self.runs.keys())]
+        lacking += [f"check {check}" for check in sorted({*self.plan.checks} - self.checks.keys())]
+        yield from (f"{name} was declared, and has no record" for name in lacking)
         required = {name: value for name, value in self.properties.items() if name.startswith("clause[")}
         yield from (f"{name}: {value}" for name, value in required.items() if value != Verdict.PASS)
         simulated = [key for key, record in self.runs.items() if record.simulated is not None]

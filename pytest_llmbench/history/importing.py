@@ -1,21 +1,21 @@
 """Import of sessions' records into the history: each once and whole; the first one of a name stays."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.files import refuse_special_files
 from pytest_llmbench.core.quantity import counted
+from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
-from pytest_llmbench.history.rows import FiledRecord, metrics_of, read_record, series_of
-from pytest_llmbench.session.folder import has_ended, record_files
+from pytest_llmbench.history.rows import FiledRecord, file_record, metrics_of, series_of
+from pytest_llmbench.session.folder import has_ended, read_folder, record_files
 from pytest_llmbench.session.law import Law
-from pytest_llmbench.session.refusals import refused_records
+from pytest_llmbench.session.refusals import refusals, without_refused
 
 # This many records without a verdict are named, the others counted.
 _MOST_DOUBTS = 5
@@ -83,49 +83,35 @@ def import_sessions(
     return imported
 
 
-def records_in(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield `run` or `check`, and the record's file, for each record of a session's folder."""
-    for about in layout.FOLDERS:
-        for path in record_files(folder, about):
-            yield about, path
-
-
-def read_session(folder: Path, law: Law) -> tuple[list[FiledRecord], list[str]]:
-    """The records of a session's folder, and the reason for each that is refused: damage, a contradiction, the law."""
-    try:
-        refuse_special_files(folder)
-    except ConfigError as error:
-        return [], [str(error)]
-    records, refused = [], []
-    for about, path in records_in(folder):
-        try:
-            records.append(read_record(path, about))
-        except ConfigError as error:
-            refused.append(str(error))
-    reasons = refused_records(folder, (filed.record for filed in records), law)
-    where = {(filed.record.about, filed.record.name): filed for filed in records}
-    kept = [filed for subject, filed in where.items() if subject not in reasons]
-    return kept, [*refused, *(f"{where[subject].path}: {reason}" for subject, reason in reasons.items())]
-
-
 def _has_records(folder: Path) -> bool:
     return any((folder / name).is_dir() for name in layout.FOLDERS.values())
 
 
 def _import_folder(history: History, folder: Path, about: About, law: Law, imported: Imported) -> None:
-    filed, refused = read_session(folder, law)
-    imported.compared += law.notes(one.record for one in filed if isinstance(one.record, RunRecord))
-    imported.refused += refused
-    if not filed and not refused:
+    if not any(record_files(folder, kind) for kind in layout.FOLDERS):
         imported.empty.append(str(folder))
+        return
+    by_session: dict[str, list[FiledRecord]] = {}
+    try:
+        read = without_refused(read_folder(folder), law)
+    except ConfigError as error:
+        imported.refused.append(str(error))
+        return
+    imported.compared += read.notes
+    imported.refused += refusals(read)
+    records_read: list[RunRecord | HealthRecord] = [*read.runs.values(), *read.checks.values()]
+    for record in records_read:
+        try:
+            filed = file_record(record, read.places[record.about, record.name] / layout.RECORD)
+        except ConfigError as error:
+            imported.refused.append(str(error))
+        else:
+            by_session.setdefault(record.session, []).append(filed)
     try:
         ended = has_ended(folder)
     except ConfigError as error:
         imported.refused.append(f"{error}; its records count as those of a session that did not end")
         ended = False
-    by_session: dict[str, list[FiledRecord]] = {}
-    for record in filed:
-        by_session.setdefault(record.record.session, []).append(record)
     for session, records in by_session.items():
         add_records(history, session, records, ended=ended, about=about, imported=imported)
 
@@ -183,28 +169,21 @@ def _note_session(
     connection: Connection, session: str, records: Sequence[FiledRecord], *, ended: bool, about: About
 ) -> bool:
     """Write the row of a session; return whether it had ended at its last import."""
-    known = connection.rows("SELECT * FROM llmbench_sessions WHERE id = :session", session=session)
-    began = min(record.time for record in records)
-    if not known:
-        first = records[0].record
-        makers = (filed.record.made_by for filed in records)
-        versions = (maker.llmbench_version for maker in makers if maker is not None)
-        new = {
-            "id": session, "began": began, "system": first.system, "cluster": first.cluster,
-            "version": about.version or next(versions, None), "git_commit": about.git_commit, "ended": ended,
-            "imported": time.time(),
-        }  # fmt: skip
-        connection.insert("llmbench_sessions", [new])
-    for row in known:
-        connection.rows(
-            "UPDATE llmbench_sessions SET ended = :ended, began = :began, version = :version, git_commit = :git_commit "
-            "WHERE id = :session",
-            session=session, ended=row["ended"] or ended, began=min(began, row["began"]),
-            version=about.version or row["version"], git_commit=about.git_commit or row["git_commit"],
-        )  # fmt: skip
+    had_ended = bool(connection.value("SELECT ended FROM llmbench_sessions WHERE id = :id", id=session))
+    first, makers = records[0].record, (filed.record.made_by for filed in records)
+    versions = (maker.llmbench_version for maker in makers if maker is not None)
+    connection.rows(
+        "INSERT INTO llmbench_sessions AS old (id, began, system, cluster, version, git_commit, ended, imported) "
+        "VALUES (:id, :began, :system, :cluster, :version, :git_commit, :ended, :imported) ON CONFLICT (id) DO UPDATE "
+        "SET ended = old.ended OR excluded.ended, version = coalesce(excluded.version, old.version), "
+        "git_commit = coalesce(excluded.git_commit, old.git_commit), "
+        "began = CASE WHEN excluded.began < old.began THEN excluded.began ELSE old.began END",
+        id=session, began=min(record.time for record in records), system=first.system, cluster=first.cluster,
+        version=about.version or next(versions, None), git_commit=about.git_commit, ended=ended, imported=time.time(),
+    )  # fmt: skip
     for tag in about.tags:
         add_tag(connection, session, tag)
-    return any(row["ended"] for row in known)
+    return had_ended
 
 
 def add_tag(connection: Connection, session: str, tag: str) -> None:

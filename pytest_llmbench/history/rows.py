@@ -93,23 +93,10 @@ class FiledRecord:
         }  # fmt: skip
 
 
-def read_record(path: Path, about: str) -> FiledRecord:
-    """Read the record of a `run` or a `check` in a file.
-
-    Raises ConfigError if the record has another schema version, or is damaged.
-    """
-    try:
-        content = json.dumps(json.loads(read_regular(path)), sort_keys=True)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    record = RunRecord.read(path) if about == "run" else HealthRecord.read(path)
-    return file_record(record, path, hashlib.sha256(content.encode()).hexdigest())
-
-
-def file_record(record: RunRecord | HealthRecord, path: Path, content: str) -> FiledRecord:
+def file_record(record: RunRecord | HealthRecord, path: Path, content: str = "") -> FiledRecord:
     """A record with the time at which it began, which its session's name has if the record lacks it.
 
-    Raises ConfigError if both lack a time.
+    Raises ConfigError if both lack a time, or its file, whose digest is taken without `content`, cannot be read.
     """
     times, began = record.timings, None
     with suppress(ValueError, OverflowError):
@@ -117,7 +104,16 @@ def file_record(record: RunRecord | HealthRecord, path: Path, content: str) -> F
     began = next((at for at in (times.started, times.submitted, times.ended, began) if at is not None), None)
     if began is None:
         raise ConfigError(f"{path}: it has no time, and neither has the name of session {record.session}")
+    if not content:
+        try:
+            content = _digest(json.loads(read_regular(path)))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
     return FiledRecord(record=record, path=path, content=content, time=began)
+
+
+def _digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def problem_of(record: RunRecord | HealthRecord) -> str | None:
@@ -138,14 +134,13 @@ def series_of(record: RunRecord) -> Series:
 
 def setup_of(recipe: Recipe) -> str:
     """Digest of what a recipe trains: two recipes that share it train the same at the same batch."""
-    trained = recipe.model_dump(mode="json", exclude=_NOT_TRAINED)
-    return hashlib.sha256(json.dumps(trained, sort_keys=True).encode()).hexdigest()
+    return _digest(recipe.model_dump(mode="json", exclude=_NOT_TRAINED))
 
 
 def measurement_of(steps: tuple[Step, ...]) -> str | None:
     """Digest of the steps of a run, equal only for the same run: durations differ in their last digits."""
     facts = [(step.step, step.seconds, step.tokens, step.loss) for step in steps]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest() if facts else None
+    return _digest(facts) if facts else None
 
 
 def metrics_of(record: RunRecord) -> tuple[MetricRow, ...]:

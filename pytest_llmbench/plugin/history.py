@@ -12,15 +12,17 @@ from pytest_llmbench.cluster.runs import RunSpec, Session
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.baselines import check_wanted, compare_with_baseline
 from pytest_llmbench.history.compare import Compared
 from pytest_llmbench.history.database import open_history
-from pytest_llmbench.history.importing import About, import_sessions, records_in
+from pytest_llmbench.history.importing import About, import_sessions
 from pytest_llmbench.history.wanted import Wanted
 from pytest_llmbench.judging.interval.decide import RULE
 from pytest_llmbench.plugin.options import Options, options_of
 from pytest_llmbench.plugin.output.reports import Reported
 from pytest_llmbench.plugin.verdict.facts import facts_of_run
+from pytest_llmbench.session.folder import record_files
 from pytest_llmbench.session.record_store import RecordStore
 
 _GIT_S = 10.0
@@ -95,7 +97,7 @@ def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> 
             shown = history.shown
     except (ConfigError, OSError) as error:
         return Reported(name="history", failure=f"the session is not in the history: {error}")
-    written = {(about, path.parent.name) for about, path in records_in(session.folder)}
+    written = {(kind, path.parent.name) for kind in layout.FOLDERS for path in record_files(session.folder, kind)}
     made = {("run", key) for key in (*record_store.runs, *record_store.lost)} | {
         ("check", name) for name in record_store.checks
     }

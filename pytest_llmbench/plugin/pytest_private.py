@@ -1,21 +1,19 @@
 """All private names of pytest that this package uses; `tests/unit/plugin/test_pytest_private.py` tests each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.config.findpaths import determine_setup
-from _pytest.junitxml import LogXML, _NodeReporter, bin_xml_escape, xml_key
+from _pytest.junitxml import LogXML, bin_xml_escape, xml_key
 from _pytest.runner import runtestprotocol
 
 __all__ = [
-    "LogXML", "NodeReporter", "OwnReport", "add_to_summary", "bin_xml_escape", "find_setup", "fixture_definitions",
-    "get_file", "has_ini_key", "make_writer", "runtestprotocol", "set_file", "watch_cases", "why_xdist_ended",
+    "LogXML", "OwnReport", "add_to_summary", "bin_xml_escape", "find_setup", "fixture_definitions",
+    "get_file", "has_ini_key", "make_writer", "runtestprotocol", "set_file", "why_xdist_ended",
     "width_of", "xml_key",
 ]  # fmt: skip
-
-NodeReporter = _NodeReporter
 
 
 class _OwnReport(LogXML):
@@ -43,18 +41,6 @@ def make_writer(config: pytest.Config, path: Path) -> OwnReport:
     """Make a writer with the user's options of XML."""
     kinds = ("junit_suite_name", "junit_logging", "junit_duration_report", "junit_family", "junit_log_passing_tests")
     return OwnReport(str(path), config.option.junitprefix, *map(config.getini, kinds))
-
-
-def watch_cases(writer: LogXML, take: Callable[[str, NodeReporter], None]) -> None:
-    """Have `take` called with each case that a writer closes, and its test: a closed case has forgotten that."""
-    finalize = writer.finalize
-
-    def close(report: pytest.TestReport) -> None:
-        case = writer.node_reporter(report)
-        finalize(report)
-        take(report.nodeid, case)
-
-    writer.finalize = close  # type: ignore[method-assign]
 
 
 def find_setup(paths: Sequence[str], started: Path) -> tuple[Path, Path | None]:

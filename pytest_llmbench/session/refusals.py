@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_llmbench.core.record.records import Record, RunRecord
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.session.agreement import Agreement
 from pytest_llmbench.session.folder import SessionFolder
 from pytest_llmbench.session.law import Law
@@ -44,3 +45,10 @@ def without_refused(session: SessionFolder, law: Law) -> SessionFolder:
         session, runs=runs, checks=checks, broken={**session.broken, **refused}, refused=refused,
         notes=tuple(law.notes(runs.values())),
     )  # fmt: skip
+
+
+def refusals(session: SessionFolder) -> list[str]:
+    """A line for each record that is there, and is damaged or refused."""
+    paths = {subject: str(session.places[subject] / layout.RECORD) for subject in session.broken}
+    there = [(path, session.broken[subject]) for subject, path in paths.items() if Path(path).exists()]
+    return [f"{path}: {reason.removeprefix(f'{path}: ')}" for path, reason in there]

@@ -1,15 +1,16 @@
 """The parts of a login node that sessions need, one after the other."""
 
+import contextlib
 import os
 import platform
 import re
 import runpy
-import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,11 +31,12 @@ from pytest_llmbench.plugin.bench import Bench
 from pytest_llmbench.plugin.options import INI_KEYS, read_options
 
 _ANSWER_S = 10.0
+# The command of each container runtime, with what proves in its output that it works, and where to get it.
 _RUNTIMES = {
-    "apptainer": ("apptainer", "see https://apptainer.org/docs/admin"),
-    "docker": ("docker", "apt-get install docker.io"),
-    "enroot": ("enroot", "see https://github.com/NVIDIA/enroot"),
-    "pyxis": ("srun", "see https://github.com/NVIDIA/pyxis"),
+    "apptainer": ("apptainer", "", "see https://apptainer.org/docs/admin"),
+    "docker": ("docker version --format {{.Server.Version}}", r"\d", "apt-get install docker.io, and start its daemon"),
+    "enroot": ("enroot", "", "see https://github.com/NVIDIA/enroot"),
+    "pyxis": ("srun --help", "--container-image", "see https://github.com/NVIDIA/pyxis"),
 }
 
 
@@ -84,8 +86,9 @@ def examine() -> list[Examined]:
         system = load_system(LOCAL, SYSTEMS.usable().values())
         needs = SiteNeeds(system=system, slurm=not missing_commands(), run_dir=Path("reports"), fault=str(error))
     runtimes = {env.container.runtime for env in needs.system.environments.values() if env.container is not None}
+    slurm, of_slurm = _slurm(needs)
     return [
-        *_python(), _site(needs), _torch(needs), *_engines(needs), *_slurm(needs), _run_folder(needs),
+        *_python(), _site(needs), _torch(needs), *_engines(needs), *of_slurm, _run_folder(needs, slurm),
         *(_runtime(name, needed=name in runtimes) for name in _RUNTIMES), _gpus(needs),
     ]  # fmt: skip
 
@@ -109,134 +112,119 @@ def _needs(config: pytest.Config) -> SiteNeeds:
     )
 
 
+def _judge(part: str, found: str, fault: str, cure: str, *, needed: bool = True) -> Examined:
+    """A part that works, or, with its fault and the cure, one that does not."""
+    return Examined(part, "wrong", fault, cure, needed) if fault else Examined(part, "ok", found, needed=needed)
+
+
 def _python() -> Iterator[Examined]:
     where = "in a virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
     yield Examined("Python", "ok", f"{platform.python_version()}, {where}, {sys.executable}")
-    found = ", ".join(f"{name} {version(name)}" for name in ("pytest-llmbench", "pytest", "submitit"))
+    fault = ""
     try:
         ENGINES.names()
     except ConfigError as error:
-        yield Examined("pytest-llmbench", "wrong", str(error), "pip install -e CHECKOUT")
-    else:
-        yield Examined("pytest-llmbench", "ok", found.removeprefix("pytest-llmbench "))
+        fault = str(error)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("pytest-llmbench", "pytest", "submitit"))
+    yield _judge("pytest-llmbench", versions.removeprefix("pytest-llmbench "), fault, "pip install -e CHECKOUT")
 
 
 def _site(needs: SiteNeeds) -> Examined:
-    if needs.fault:
-        return Examined("this folder", "wrong", needs.fault, "llmbench validate systems/*.yaml recipes/*.yaml")
-    return Examined("this folder", "ok", f"system {needs.system.name} ({needs.system.description or 'no description'})")
+    found = f"system {needs.system.name} ({needs.system.description or 'no description'})"
+    return _judge("this folder", found, needs.fault, "llmbench validate systems/*.yaml recipes/*.yaml")
 
 
 def _torch(needs: SiteNeeds) -> Examined:
     """PyTorch, without importing it: its version file names the GPUs for which it was built."""
-    users = {name for name in needs.engines if name in {"torch", "deepspeed", "megatron_core"}}
-    needed = bool(users) and needs.system.python is None
+    needed = not {"torch", "deepspeed", "megatron_core"}.isdisjoint(needs.engines) and needs.system.python is None
     spec = find_spec("torch")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    places = spec.submodule_search_locations if spec is not None else None
     file = Path(places[0], "version.py") if places else None
     if file is None or not file.is_file():
-        return Examined("PyTorch", "missing", "not installed", "pip install 'pytest-llmbench[torch]'", needed=needed)
+        return Examined("PyTorch", "missing", "not installed", "pip install 'pytest-llmbench[torch]'", needed)
     facts = runpy.run_path(str(file))
     built = next((f"{name} {facts[key]}" for name, key in (("CUDA", "cuda"), ("ROCm", "hip")) if facts.get(key)), "CPU")
     found = f"{facts.get('__version__')}, for {built}"
-    if built == "CPU" and (needs.system.gpus_per_node or gpus_here()):
-        cure = "pip install --force-reinstall torch"
-        return Examined("PyTorch", "wrong", f"{found}; the nodes have GPUs", cure, needed=needed)
-    return Examined("PyTorch", "ok", found, needed=needed)
+    unfit = built == "CPU" and (needs.system.gpus_per_node or gpus_here())
+    fault = f"{found}; the nodes have GPUs" if unfit else ""
+    return _judge("PyTorch", found, fault, "pip install --force-reinstall torch", needed=needed)
 
 
 def _engines(needs: SiteNeeds) -> Iterator[Examined]:
     for name, engine in ENGINES.usable().items():
-        part, needed = f"engine {name}", name in needs.engines
-        missing = engine.missing()
-        if missing is None:
-            found = "can run here" if engine.kind == "ranks" else "runs in the environment that the system's file names"
-            yield Examined(part, "ok", found, needed=needed)
-        else:
-            reason, _, command = missing.rpartition(": ")
-            yield Examined(part, "missing", reason, command, needed=needed)
+        found = "can run here" if engine.kind == "ranks" else "runs in the environment that the system's file names"
+        reason, _, command = (engine.missing() or "").rpartition(": ")
+        state: Literal["ok", "missing"] = "missing" if reason or command else "ok"
+        yield Examined(f"engine {name}", state, reason or found, command, name in needs.engines)
     for name, reason in ENGINES.broken().items():
         yield Examined(f"engine {name}", "wrong", reason, needed=name in needs.engines)
 
 
-def _slurm(needs: SiteNeeds) -> Iterator[Examined]:
+def _slurm(needs: SiteNeeds) -> tuple[SlurmFacts | None, list[Examined]]:
+    """The facts of a Slurm that answers; and Slurm, the partition and the account as parts."""
+    part, judge = partial(Examined, needed=needs.slurm), partial(_judge, needed=needs.slurm)
     if missing := missing_commands():
         cure = "apt-get install slurm-client, or load your site's module of Slurm"
-        yield Examined("Slurm", "missing", f"not on PATH: {', '.join(missing)}", cure, needed=needs.slurm)
-        return
+        return None, [part("Slurm", "missing", f"not on PATH: {', '.join(missing)}", cure)]
     try:
         slurm = ask_slurm()
     except ClusterError as error:
-        yield Examined("Slurm", "wrong", str(error), "scontrol ping", needed=needs.slurm)
-        return
-    yield Examined("Slurm", "ok", f"{slurm.version}, cluster {slurm.cluster}", needed=needs.slurm)
-    yield _partition(needs, slurm)
-    accounts = ", ".join(slurm.accounts)
-    if needs.account and slurm.accounts and needs.account not in slurm.accounts:
-        found = f"{needs.account}; yours are {accounts}"
-        yield Examined("account", "wrong", found, "set `account` in the system's file", needed=needs.slurm)
-    else:
-        found = needs.account or (f"Slurm's default of {accounts}" if accounts else "Slurm names none for you")
-        yield Examined("account", "ok", found, needed=needs.slurm)
+        return None, [part("Slurm", "wrong", str(error), "scontrol ping")]
+    names, own = {partition.name: partition.default for partition in slurm.partitions}, ", ".join(slurm.accounts)
+    wanted = needs.partition or next((name for name, default in names.items() if default), "")
+    no_partition = f"{wanted or 'no default'}; there are {', '.join(names) or 'none'}"
+    account = needs.account or (f"Slurm's default of {own}" if own else "Slurm names none for you")
+    foreign = needs.account and slurm.accounts and needs.account not in slurm.accounts
+    return slurm, [
+        part("Slurm", "ok", f"{slurm.version}, cluster {slurm.cluster}"),
+        judge(
+            "partition", wanted, no_partition if {*wanted.split(",")} - names.keys() else "",
+            "sinfo -s, then set `partition` in the system's file",
+        ),
+        judge(
+            "account", account, f"{account}; yours are {own}" if foreign else "",
+            "set `account` in the system's file",
+        ),
+    ]  # fmt: skip
 
 
-def _partition(needs: SiteNeeds, slurm: SlurmFacts) -> Examined:
-    names = [partition.name for partition in slurm.partitions]
-    default = next((partition.name for partition in slurm.partitions if partition.default), None)
-    wanted = needs.partition or default
-    if wanted is None or set(wanted.split(",")) - set(names):
-        found = f"{wanted or 'no default'}; there are {', '.join(names) or 'none'}"
-        cure = "sinfo -s, then set `partition` in the system's file"
-        return Examined("partition", "wrong", found, cure, needed=needs.slurm)
-    return Examined("partition", "ok", wanted, needed=needs.slurm)
-
-
-def _run_folder(needs: SiteNeeds) -> Examined:
-    part, folder = "run folder", needs.run_dir.absolute()
+def _run_folder(needs: SiteNeeds, slurm: SlurmFacts | None) -> Examined:
+    folder, cure, fault = needs.run_dir.absolute(), "set llmbench_run_dir in pytest.ini to a folder of your own", ""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     mount = mount_of(there)
-    found, own = f"{folder} on {kind_of(mount)}", "set llmbench_run_dir in pytest.ini to a folder of your own"
+    found = f"{folder} on {kind_of(mount)}"
     if not there.is_dir() or not os.access(there, os.W_OK):
-        return Examined(part, "wrong", f"{found}: cannot be written", own)
-    try:
-        refuse_shared(folder)
-    except ConfigError as error:
-        return Examined(part, "wrong", str(error), own)
-    if needs.slurm and not is_network(mount) and not _is_alone():
-        shared = "set llmbench_run_dir in pytest.ini to a folder that all nodes share"
-        return Examined(part, "wrong", f"{found}, which nodes do not share", shared)
-    return Examined(part, "ok", found)
+        fault = f"{found}: cannot be written"
+    else:
+        try:
+            refuse_shared(folder)
+        except ConfigError as error:
+            fault = str(error)
+    if not fault and needs.slurm and not is_network(mount) and not _is_alone(slurm):
+        fault, cure = f"{found}, which nodes do not share", f"{cure.removesuffix('of your own')}that all nodes share"
+    return _judge("run folder", found, fault, cure)
 
 
-def _is_alone() -> bool:
+def _is_alone(slurm: SlurmFacts | None) -> bool:
     """True if each node of Slurm is this machine."""
-    try:
-        hosts = ask_slurm().hosts
-    except ClusterError:
-        return False
     here = platform.node().partition(".")[0]
+    hosts = slurm.hosts if slurm is not None else ()
     return bool(hosts) and all(host.startswith("127.") or host.partition(".")[0] == here for host in hosts)
 
 
 def _runtime(name: str, *, needed: bool) -> Examined:
-    """A container runtime: pyxis is a part of srun, and Docker needs its daemon."""
-    command, cure = _RUNTIMES[name]
-    path = shutil.which(command)
-    asked = {"pyxis": [command, "--help"], "docker": [command, "version", "--format", "{{.Server.Version}}"]}.get(name)
+    command, proof, cure = _RUNTIMES[name]
+    program, *words = command.split()
+    path = shutil.which(program)
+    if path is None:
+        return Examined(name, "missing", "not here", cure, needed)
     answer = ""
-    if path is not None and asked is not None:
-        try:
-            answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=_ANSWER_S).stdout
-        except subprocess.TimeoutExpired:
-            found = f"{path} does not answer within {_ANSWER_S:.0f} s"
-            return Examined(name, "wrong", found, shlex.join(asked), needed=needed)
-        except OSError:
-            answer = ""
-    if path is None or (name == "pyxis" and "--container-image" not in answer):
-        return Examined(name, "missing", "not here", cure, needed=needed)
-    if name == "docker" and not answer.strip():
-        return Examined(name, "wrong", f"{path}, and no Docker daemon answers it", "docker info", needed=needed)
-    return Examined(name, "ok", path, needed=needed)
+    if proof:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run([path, *words], capture_output=True, text=True, check=False, timeout=_ANSWER_S)
+            answer = done.stdout
+    fault = "" if re.search(proof, answer) else f"`{command}` does not answer as one that works"
+    return _judge(name, path, fault, cure, needed=needed)
 
 
 def _gpus(needs: SiteNeeds) -> Examined:

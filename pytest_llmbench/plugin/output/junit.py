@@ -14,11 +14,10 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -26,11 +25,9 @@ from pytest_llmbench.core.files import make_folder, replacing
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.plugin.pytest_private import (
     LogXML,
-    NodeReporter,
     OwnReport,
     has_ini_key,
     make_writer,
-    watch_cases,
     xml_key,
 )
 
@@ -56,7 +53,8 @@ class JUnit:
         self._path: Path | None = None
         self._own: OwnReport | None = None
         self._collects = False
-        self._so_far: SoFar | None = None
+        self._collectors: list[pytest.CollectReport] = []  # those that failed or were skipped
+        self._so_far = SoFar()
         self._refreshing: Refreshing | None = None
         self._final = contextlib.ExitStack()
         # Before the writer, to be called after it.
@@ -79,39 +77,37 @@ class JUnit:
         if self._writer is not None and not has_ini_key(self._config, "junit_suite_name"):
             self._writer.suite_name = "llmbench"
         if self._collects:
-            self._follow_writer()
+            self._remove_earlier()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Begin to follow the writer."""
+        """Remove the report of an earlier session."""
         self._collects = True
         if self._path is not None:
-            self._follow_writer()
+            self._remove_earlier()
 
-    def _follow_writer(self) -> None:
-        """Follow the writer, and remove an earlier session's report at its path: this session may be killed before.
+    def _remove_earlier(self) -> None:
+        """Remove an earlier session's report from the user's path: this session may be killed before it writes one.
 
         A session with illegal options is over by now, and leaves everything as it is.
         """
-        if self._writer is not None:
-            self._so_far = SoFar(self._writer)
-            if self._own is None:
-                remove_earlier(Path(self._writer.logfile))
+        if self._writer is not None and self._own is None:
+            remove_earlier(Path(self._writer.logfile))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Take a collector that failed, which the writer has by now."""
-        if self._so_far is not None:
-            self._so_far.add_collector(report)
+        """Take a collector that failed, which is a case of its own."""
+        if not report.passed:
+            self._collectors.append(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take back the verdict of a test that a plugin calls again."""
-        if self._so_far is not None:
-            self._so_far.reopen(report.nodeid)
+        """Take a report for the case that this process is killed."""
+        if self._path is not None:
+            self._so_far.take(report)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Have the report written with a test that is over."""
-        if self._so_far is not None and self._so_far.end(nodeid) and self._refreshing is not None:
+        if self._so_far.end(nodeid) and self._refreshing is not None:
             self._refreshing.note_change()
 
     def pytest_sessionfinish(self) -> None:
@@ -134,15 +130,18 @@ class JUnit:
             records: path of the session's folder, as a reader of the report finds it.
             tell: called once if writing it fails, by another thread.
         """
-        report, so_far = self._writer, self._so_far
-        if report is None or so_far is None or is_special(report.logfile):
+        report = self._writer
+        if report is None or is_special(report.logfile):
             return
 
         def write() -> None:
             made = make_writer(self._config, Path(report.logfile))
             made.wanted, made.suite_start, made.suite_name = True, report.suite_start, report.suite_name
-            cases, over = so_far.cases()
-            add_cases(made, cases)
+            for collector in self._collectors:
+                made.pytest_collectreport(collector)
+            over = self._so_far.final()
+            for known in chain(*over.values()):
+                made.pytest_runtest_logreport(known)
             for nodeid in (*tests, END):
                 if nodeid not in over:
                     _add_error(made, nodeid, facts(nodeid))
@@ -284,67 +283,30 @@ class Refreshing:
 
 
 class SoFar:
-    """Follows pytest's writer from before the first test on. A second thread may read it."""
+    """The reports of tests that are over. A second thread may read them."""
 
-    def __init__(self, writer: LogXML) -> None:
-        self._writer = writer
-        self._collected = [*writer.node_reporters_ordered]
-        self._closed: dict[str, list[NodeReporter]] = {}
-        self._final: dict[str, list[NodeReporter]] = {}
+    def __init__(self) -> None:
+        self._reports: dict[str, list[pytest.TestReport]] = {}
+        self._final: dict[str, None] = {}
         self._lock = threading.Lock()
-        watch_cases(writer, lambda nodeid, case: self._closed.setdefault(nodeid, []).append(case))
 
-    def add_collector(self, report: pytest.CollectReport) -> None:
-        """Take a collector that failed or was skipped: its report is complete."""
-        if not report.passed:
-            self._collected.append(self._writer.node_reporter(report))
-
-    def reopen(self, nodeid: str) -> None:
-        """Take a test that is reported once more for one without a verdict."""
+    def take(self, report: pytest.TestReport) -> None:
+        """Take a report of a test, which has no verdict until it is over, maybe once more."""
         with self._lock:
-            if nodeid in self._final:
-                self._closed[nodeid] = self._final.pop(nodeid)
+            self._reports.setdefault(report.nodeid, []).append(report)
+            self._final.pop(report.nodeid, None)
 
     def end(self, nodeid: str) -> bool:
-        """Note that pytest has finished a test; return True if its case is final."""
+        """Note that pytest has finished a test; return True if it has a case, which then is final."""
         with self._lock:
-            if nodeid in self._closed:
-                self._final[nodeid] = self._closed.pop(nodeid)
+            if any(report.when == "teardown" for report in self._reports.get(nodeid, ())):
+                self._final[nodeid] = None
             return nodeid in self._final
 
-    def cases(self) -> tuple[list[ET.Element], set[str]]:
-        """Copies of the cases that are final, and the node ids of their tests."""
+    def final(self) -> dict[str, list[pytest.TestReport]]:
+        """The reports of each test that is over, of all its attempts, by node id."""
         with self._lock:
-            reporters, tests = [*chain(self._collected, *self._final.values())], {*self._final}
-        return [_copy(reporter.to_xml()) for reporter in reporters], tests
-
-
-class _Made(NodeReporter):
-    def __init__(self, case: ET.Element) -> None:
-        self._case = case
-
-    def to_xml(self) -> ET.Element:
-        return self._case
-
-
-def _copy(case: ET.Element) -> ET.Element:
-    """A copy that can be completed: what is completed later may have another name by then."""
-    made = ET.Element(case.tag, case.attrib)
-    for child in case:
-        if child.tag != "system-out":
-            made.append(child)
-        else:
-            ET.SubElement(made, child.tag, child.attrib).text = child.text
-    return made
-
-
-def add_cases(writer: LogXML, cases: Iterable[ET.Element]) -> None:
-    """Give a writer cases that another one made."""
-    for case in cases:
-        ends = [child.tag for child in case if child.tag in {"error", "failure", "skipped"}]
-        for end in ends or ["passed"]:
-            writer.add_stats(end)
-        writer.node_reporters_ordered.append(_Made(case))
+            return {nodeid: [*self._reports[nodeid]] for nodeid in self._final}
 
 
 def is_special(logfile: str) -> bool:

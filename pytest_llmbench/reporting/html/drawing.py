@@ -1,10 +1,7 @@
-"""The arithmetic of figures, which the template `figures.html.j2` draws: axes, paths, and pictures of heat maps."""
+"""The arithmetic of figures, which the template `figures.html.j2` draws: axes and paths."""
 
-import base64
-import json
 import math
-import struct
-import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +11,7 @@ _DIGITS = 5
 _MOST_TICKS, _MOST_NAMES = 5, 26
 _LONGEST_ROW = 60  # characters of all names below a figure; more of them are turned
 # From low to high values, readable on light and dark pages.
-_COLOURS = ((33, 82, 138), (116, 169, 221), (222, 226, 230), (240, 163, 92), (168, 50, 14))
+_COLOURS = ("#21528a", "#4b7eb4", "#74a9dd", "#a9c6e2", "#dee2e6", "#e7c3a1", "#f0a35c", "#cc6b35", "#a8320e")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,20 +23,9 @@ class Frame:
     bottom: float
     top: float
     levels: Sequence[LevelLine] = ()  # those between bottom and top
-    ticks: Sequence[float] = ()
     values: tuple[float, float] = (0.0, 1.0)  # the lowest and the highest of a heat map
     rows: Sequence[tuple[float, str]]  # names on the vertical axis, by place
     columns: Sequence[tuple[float, str]]  # those on the horizontal axis
-
-    @property
-    def width(self) -> float:
-        """Length of the horizontal axis."""
-        return self.right - self.left
-
-    @property
-    def height(self) -> float:
-        """Length of the vertical axis."""
-        return self.top - self.bottom
 
     @property
     def turned(self) -> str:
@@ -68,13 +54,12 @@ def frame_of(figure: Figure) -> Frame | None:
     low, high = min(values), max(values)
     bottom = low - 0.08 * (high - low or abs(low) or 1.0) if figure.bottom is None else min(figure.bottom, low)
     top = high + 0.08 * (high - bottom or 1.0) if figure.top is None else figure.top
-    ticks = [*_round_numbers(bottom, top)]
     whole = {at: f"{at:g}" for at in _round_numbers(left, right) if at.is_integer()}
     names: Mapping[float, str] = whole if figure.ticks is None else figure.ticks
     return Frame(
-        left=left, right=right, bottom=bottom, top=top, ticks=ticks,
+        left=left, right=right, bottom=bottom, top=top,
         levels=[level for level in figure.levels if bottom <= level.value <= top],
-        rows=[(tick, f"{tick:,.6g}") for tick in ticks], columns=[*names.items()],
+        rows=[(tick, f"{tick:,.6g}") for tick in _round_numbers(bottom, top)], columns=[*names.items()],
     )  # fmt: skip
 
 
@@ -101,36 +86,22 @@ def _round_numbers(low: float, high: float) -> Iterator[float]:
         yield float(f"{at * step:.10g}")
 
 
-def picture_of(heat: HeatMap, low: float, high: float) -> str:
-    """A heat map of values between two ends as a PNG in base64, with a pixel of four bytes for each."""
-    pixels = bytearray()
-    for row in heat.z:
-        pixels += b"\0"  # no filter
-        for value in row:
-            if value is None or not math.isfinite(value):
-                pixels += bytes(4)
-                continue
-            share = (value - low) / (high - low) if high > low else 0.0
-            place = (1.0 - share if heat.low_is_bad else share) * (len(_COLOURS) - 1)
-            first = min(int(place), len(_COLOURS) - 2)
-            pairs = zip(_COLOURS[first], _COLOURS[first + 1], strict=True)
-            pixels += bytes([*(round(one + (two - one) * (place - first)) for one, two in pairs), 255])
-    size = struct.pack(">2I5B", len(heat.x), len(heat.y), 8, 6, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n"
-    for chunk in (b"IHDR" + size, b"IDAT" + zlib.compress(pixels, 9), b"IEND"):
-        data += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return base64.b64encode(data).decode("ascii")
+def shades_of(heat: HeatMap, low: float, high: float) -> dict[str, str]:
+    """The commands of a path for each colour of a heat map of values between two ends, by colour."""
+    cells: dict[str, list[str]] = defaultdict(list)
+    for y, row in enumerate(reversed(heat.z)):
+        for x, value in enumerate(row):
+            if value is not None and math.isfinite(value):
+                share = (value - low) / (high - low) if high > low else 0.0
+                colour = _COLOURS[round((1.0 - share if heat.low_is_bad else share) * (len(_COLOURS) - 1))]
+                cells[colour].append(f"M{x} {y}h1v1h-1z")
+    return {colour: "".join(commands) for colour, commands in cells.items()}
 
 
-def data_of(heat: HeatMap) -> str:
-    """The names and numbers of a heat map as JSON for a script of a page; a number that is not finite is missing."""
-    z = [[value if value is None or math.isfinite(value) else None for value in row] for row in heat.z]
-    z = [[value and float(f"{value:.{_DIGITS}g}") for value in row] for row in z]
-    return (
-        json.dumps({"x": heat.x, "y": heat.y, "z": z}, separators=(",", ":"))
-        .replace("<", r"\u003c")
-        .replace("--", r"-\u002d")
-    )
+def data_of(heat: HeatMap) -> dict[str, object]:
+    """The names and numbers of a heat map for a script of a page; a number that is not finite is missing."""
+    z = [[None if value is None or not math.isfinite(value) else number(value) for value in row] for row in heat.z]
+    return {"x": heat.x, "y": heat.y, "z": z}
 
 
 def number(value: float) -> str:

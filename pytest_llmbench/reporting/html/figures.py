@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.quantity import Quantity, counted, for_people, listed
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.curves import Curve, size_name
@@ -17,11 +16,12 @@ from pytest_llmbench.core.record.records import Metric, RunRecord, Verdict
 from pytest_llmbench.core.record.series import RunTimes, Step
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
 from pytest_llmbench.core.wire.step_events import PHASES
+from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.statistics import judged_steps
 
 # A threshold further away than this many times the measured ones is only in the caption.
 _FAR = 3.0
-_SIGNS = {">=": "≥", "<=": "≤"}
+_UNKNOWN = (math.nan, math.nan, math.nan)  # an interval
 _RATE_UNITS = {"words/s", "tokens/s"}
 # Of more ranks, and of more nodes than columns, those that stand out most are drawn.
 _MOST_RANKS = 64
@@ -103,72 +103,42 @@ def step_figures(run: RunRecord, points: int) -> Iterator[Figure]:
 
 
 def _bounds_of(run: RunRecord) -> Iterator[tuple[str, str, Quantity, Metric]]:
-    """Yield statistic, operator, bound and metric of each threshold that a test compared with this run's speed."""
-    seen = set()
+    """Yield statistic, sign, bound and metric of each threshold that a test compared with this run's speed."""
     for judged in run.judgements:
         metric = run.metrics.get(judged.statistic or "")
-        if judged.verdict is Verdict.SKIP or judged.threshold is None or metric is None:
+        if judged.verdict is Verdict.SKIP or metric is None:
             continue
-        for part in judged.threshold.split(" and "):
-            operator, _, text = part.partition(" ")
-            try:
-                bound = Quantity(text).to(metric.unit)
-            except UnitError:
-                continue  # a threshold of a test of the user's own may be any text
-            if operator in _SIGNS and (judged.statistic, part) not in seen:
-                seen.add((judged.statistic, part))
-                yield judged.statistic or "", operator, bound, metric
+        # A threshold of a test of the user's own may be any text.
+        for name, bound in bounds_of(judged.threshold, metric.unit).items():
+            yield judged.statistic or "", "≥" if name == "at_least" else "≤", Quantity(bound, metric.unit), metric
 
 
 def _step_time(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
+    caption, interval, limits = [""][:0], _UNKNOWN, {}
     seconds = [float(step.seconds or 0.0) for step in steps]
-    stretches, words = _warm_up(run, steps)
     curves = [_curve(steps, seconds, points, "step time")]
-    bands: Sequence[tuple[float, float]] = ()
-    levels: Sequence[LevelLine] = ()
-    caption = [_range(steps, seconds, "s"), *words]
-    if (drawn := len(curves[0].x)) < len(steps):
-        caption.append(f"drawn are {drawn} of {len(steps)}: the extremes of each part")
-    judged = judged_steps(run.recipe, run.steps)
-    if paused := [judged[at] for at in (run.steady.pauses.at if run.steady else ()) if at < len(judged)]:
-        numbers = [step.step for step in paused]
-        curves.append(
-            CurveLine(name="pause", x=numbers, y=[step.seconds for step in paused], style="second", dots=True)
-        )
-        caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(numbers)}")
-    if run.steady is not None and math.isfinite(run.steady.low) and math.isfinite(run.steady.high):
-        mean, low, high = run.steady.mean, run.steady.low, run.steady.high
-        caption.append(f"steady part: mean {_s(mean)}, between {_s(low)} and {_s(high)} in further steps")
-        bands, levels = _interval(low, mean, high, seconds)
-    limits: dict[float, str] = {}
-    for statistic, operator, bound, metric in _bounds_of(run):
+    judged, steady = judged_steps(run.recipe, run.steps), run.steady
+    if paused := [judged[at] for at in (steady.pauses.at if steady else ()) if at < len(judged)]:
+        x, y = [step.step for step in paused], [step.seconds for step in paused]
+        curves.append(CurveLine(name="pause", x=x, y=y, style="second", dots=True))
+        caption.append(f"{counted(len(paused), 'step')} stand out as pauses: {listed(x)}")
+    if steady is not None and math.isfinite(steady.low) and math.isfinite(steady.high):
+        interval = (steady.low, steady.mean, steady.high)
+        low, mean, high = map(for_people, interval)
+        caption.append(f"steady part: mean {mean} s, between {low} s and {high} s in further steps")
+    for statistic, sign, bound, metric in _bounds_of(run):
         if metric.sense is None or not metric.amount or metric.amount < 0.0 or bound.value <= 0.0:
             continue
         is_rate = metric.sense == "rate"
         limit = metric.amount / bound.value if is_rate else bound.value / metric.amount
         # A bound on a rate is a bound of the other kind on the seconds of a step.
-        limits[limit] = f"{'at least' if is_rate == (operator == '<=') else 'at most'} {_s(limit)}"
-        caption.append(f"threshold: {limits[limit]}, from {statistic} {operator} {bound}")
-    near = _levels(limits, seconds)
-    # A slow step of the warm-up, such as one that compiles, would squeeze all others.
-    whole = 1.15 * max(*seconds, *near, 0.0)
-    after = [step.seconds for step in judged_steps(run.recipe, steps) if step.seconds is not None]
-    lower = 1.25 * max(*(after or seconds), *near, 0.0)
-    top = lower if 1.6 * lower < whole else whole
-    if top < max(seconds):
-        caption.append(f"steps of the warm-up above {_s(top)} are cut off at the top")
-    return Figure(
-        title="Step time", caption=sentence(caption), curves=curves, bands=bands, levels=[*levels, *near.values()],
-        stretches=stretches, x_title="step", y_title="s per step", top=top,
-    )  # fmt: skip
+        limits[limit] = f"{'at least' if is_rate == (sign == '≤') else 'at most'} {for_people(limit)} s"
+        caption.append(f"threshold: {limits[limit]}, from {statistic} {sign} {bound}")
+    return _over_steps(run, steps, seconds, "s", curves, caption, interval, limits)
 
 
 def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
-    rates = [(step.tokens or 0) / (step.seconds or math.inf) for step in steps]
-    stretches, _ = _warm_up(run, steps)
-    caption = [_range(steps, rates, "words/s")]
-    bands: Sequence[tuple[float, float]] = ()
-    levels: Sequence[LevelLine] = ()
+    caption, interval, limits = [""][:0], _UNKNOWN, {}
     metric = run.metrics.get("throughput")
     if metric is not None and metric.unit in _RATE_UNITS:
         caption.append(f"judged throughput {metric.quantity}")
@@ -177,19 +147,62 @@ def _throughput(run: RunRecord, steps: Sequence[Step], points: int) -> Figure:
         judgement = next((each for each in own if each.unit == metric.unit), None)
         source, words = (metric, "in further steps") if judgement is None else (judgement, "by the verdict")
         low, high = (math.nan if end is None else end for end in (source.low, source.high))
+        interval = (low, metric.value, high)
         if math.isfinite(high - low):
             caption.append(f"between {for_people(low)} and {for_people(high)} {metric.unit} {words}")
-        bands, levels = _interval(low, metric.value, high, rates)
-    limits: dict[float, str] = {}
-    for statistic, operator, bound, judged in _bounds_of(run):
-        if statistic == "throughput" and judged.unit in _RATE_UNITS:
-            limits[bound.value] = f"{_SIGNS[operator]} {bound}"
-            caption.append(f"threshold {limits[bound.value]}")
-    near = _levels(limits, rates)
+        bounds = (each for each in _bounds_of(run) if each[0] == "throughput")
+        limits = {bound.value: f"{sign} {bound}" for _, sign, bound, _ in bounds}
+        caption += [f"threshold {limit}" for limit in limits.values()]
+    rates = [(step.tokens or 0) / (step.seconds or math.inf) for step in steps]
+    curves = [_curve(steps, rates, points, "throughput")]
+    return _over_steps(run, steps, rates, "words/s", curves, caption, interval, limits)
+
+
+def _over_steps(
+    run: RunRecord,
+    steps: Sequence[Step],
+    values: Sequence[float],
+    unit: str,
+    curves: Sequence[CurveLine],
+    caption: Iterable[str],
+    interval: tuple[float, float, float],
+    limits: Mapping[float, str],
+) -> Figure:
+    """Values by step, with the warm-up, an interval as low end, mean and high end, and limits in words, by limit.
+
+    An interval or a limit that is unknown or far from the values would squeeze the curve, and is only in the caption.
+    """
+    judged, (low, mean, high) = judged_steps(run.recipe, steps), interval
+    first, left = judged[0].step if judged else None, run.steady.left_out if run.steady is not None else 0
+    lowest, highest = min(values), max(values)
+    where = [f"{for_people(value)} (step {steps[values.index(value)].step})" for value in (lowest, highest)]
+    parts = [
+        f"{counted(len(steps), 'step')}, median {for_people(stats.median(values))} {unit}",
+        f"lowest {where[0]}, highest {where[1]}",
+        f"judged from step {first} on" if first is not None else "no step is judged: all are warm-up",
+    ]
+    stretches = []
+    if first != steps[0].step:
+        stretches.append((steps[0].step - 0.5, (first or steps[-1].step + 1) - 0.5, "warm-up"))
+    if left and len(judged) > left:
+        parts.append(f"the first {counted(left, 'judged step')} were slower, and are left out of the steady part")
+        stretches.append((judged[0].step - 0.5, judged[left].step - 0.5, "slow start"))
+    if (drawn := len(curves[0].x)) < len(steps):
+        parts.append(f"drawn are {drawn} of {len(steps)}: the extremes of each part")
+    near = [limit for limit in limits if lowest / _FAR <= limit <= _FAR * highest]
+    # A slow step of the warm-up, such as one that compiles, would squeeze all others.
+    kept = [value for value, step in zip(values, steps, strict=True) if first is None or step.step >= first]
+    whole, lower = 1.15 * max(highest, *near, 0.0), 1.25 * max(*kept, *near, 0.0)
+    top = lower if 1.6 * lower < whole else whole
+    last = [f"steps of the warm-up above {for_people(top)} {unit} are cut off at the top"] if top < highest else []
     return Figure(
-        title="Throughput", caption=sentence(caption), curves=[_curve(steps, rates, points, "throughput")], bands=bands,
-        levels=[*levels, *near.values()], stretches=stretches, x_title="step", y_title="words/s",
-        top=1.15 * max(*rates, *near, 0.0),
+        title=curves[0].name.capitalize(), caption=sentence(dict.fromkeys([*parts, *caption, *last])), curves=curves,
+        bands=[(low, high)] if high - low < _FAR * (highest - lowest + 1e-12) else [],
+        levels=[
+            *([LevelLine(value=mean, style="mean")] if math.isfinite(mean) else []),
+            *(LevelLine(value=limit, words=limits[limit]) for limit in near),
+        ],
+        stretches=stretches, x_title="step", y_title=unit, top=top,
     )  # fmt: skip
 
 
@@ -221,47 +234,6 @@ def _curve(steps: Sequence[Step], values: Sequence[float], most: int, name: str)
     return CurveLine(name=name, x=[steps[at].step for at in sorted(kept)], y=[values[at] for at in sorted(kept)])
 
 
-def _interval(
-    low: float, mean: float, high: float, values: Sequence[float]
-) -> tuple[list[tuple[float, float]], list[LevelLine]]:
-    """A mean and its interval; an unknown one, or one much wider than the values, is left out."""
-    is_narrow = high - low < _FAR * (max(values) - min(values) + 1e-12)
-    return [(low, high)] if is_narrow else [], [LevelLine(value=mean, style="mean")]
-
-
-def _levels(limits: Mapping[float, str], values: Sequence[float]) -> dict[float, LevelLine]:
-    """Lines at limits, by limit; one far from the values would squeeze the curve, and is left out."""
-    lowest, highest = min(values) / _FAR, _FAR * max(values)
-    return {limit: LevelLine(value=limit, words=limits[limit]) for limit in limits if lowest <= limit <= highest}
-
-
-def _warm_up(run: RunRecord, steps: Sequence[Step]) -> tuple[list[tuple[float, float, str]], list[str]]:
-    """The stretches of warm-up and slow start, and their words for the caption."""
-    judged = judged_steps(run.recipe, steps)
-    left = run.steady.left_out if run.steady is not None else 0
-    first = judged[0].step if judged else None
-    words = [f"judged from step {first} on" if first is not None else "no step is judged: all are warm-up"]
-    stretches = []
-    if first != steps[0].step:
-        stretches.append((steps[0].step - 0.5, (first or steps[-1].step + 1) - 0.5, "warm-up"))
-    if left and len(judged) > left:
-        words.append(f"the first {counted(left, 'judged step')} were slower, and are left out of the steady part")
-        stretches.append((judged[0].step - 0.5, judged[left].step - 0.5, "slow start"))
-    return stretches, words
-
-
-def _range(steps: Sequence[Step], values: Sequence[float], unit: str) -> str:
-    low, high = min(values), max(values)
-    return (
-        f"{counted(len(steps), 'step')}, median {for_people(stats.median(values))} {unit}, lowest {for_people(low)} "
-        f"(step {steps[values.index(low)].step}), highest {for_people(high)} (step {steps[values.index(high)].step})"
-    )
-
-
-def _s(seconds: float) -> str:
-    return f"{for_people(seconds)} s"
-
-
 def rank_figures(run: RunRecord) -> Iterator[Figure]:
     """Yield the figures by rank for which the run's record has data."""
     if run.times is not None and any(rank.phases for rank in run.times.ranks):
@@ -271,20 +243,22 @@ def rank_figures(run: RunRecord) -> Iterator[Figure]:
 
 
 def _phases(times: RunTimes) -> Figure:
-    """Ranks by phases, in seconds of a typical step."""
+    """Ranks by phases, in seconds of a typical step; of many ranks, those whose wait for the others differs most."""
     ranks = {f"rank {rank.rank}": rank.phases for rank in times.ranks if rank.phases}
     phases = [phase for phase in PHASES if any(phase in rank for rank in ranks.values())]
-    shown = _most_different({name: rank.get("sync", 0.0) for name, rank in ranks.items()})
+    middle = stats.median(rank.get("sync", 0.0) for rank in ranks.values())
+    furthest = {*sorted(ranks, key=lambda name: -abs(ranks[name].get("sync", 0.0) - middle))[:_MOST_RANKS]}
+    shown = [name for name in ranks if name in furthest]
     means = {phase: stats.fmean(rank.get(phase, 0.0) for rank in ranks.values()) for phase in phases}
-    caption = (
-        f"Mean of {counted(len(ranks), 'rank')} over {counted(times.steps, 'typical step')}: "
-        f"{', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}"
-    )
-    if len(shown) < len(ranks):
-        caption += f"; drawn are the {len(shown)} that differ most of {len(ranks)}"
+    caption = [
+        f"{counted(len(ranks), 'rank')} over {counted(times.steps, 'typical step')}",
+        f"means: {', '.join(f'{phase} {for_people(mean, 3)} s' for phase, mean in means.items())}",
+        f"drawn are the {len(shown)} that differ most of {len(ranks)}" if len(shown) < len(ranks) else "",
+    ]
     heat = HeatMap(x=phases, y=shown, z=[[ranks[name].get(phase) for phase in phases] for name in shown], unit="s")
-    title = "Time of a step by rank and phase"
-    return Figure(title=title, caption=f"{caption}.", heat=heat, height=max(64, 14 * len(shown)))
+    return Figure(
+        title="Time of a step by rank and phase", caption=sentence(caption), heat=heat, height=max(64, 14 * len(shown))
+    )
 
 
 def _telemetry(gpus: Sequence[GpuTelemetry]) -> Iterator[Figure]:
@@ -306,13 +280,6 @@ def _telemetry(gpus: Sequence[GpuTelemetry]) -> Iterator[Figure]:
             curves=[CurveLine(name=name, x=ranks, y=values, dots=True)] if known else [],
             x_title="rank", y_title=unit, top=1.15 * max(known, default=1.0), height=150,
         )  # fmt: skip
-
-
-def _most_different(values: Mapping[str, float]) -> list[str]:
-    """The names to draw, in their order: of many, those furthest from the median."""
-    middle = stats.median(values.values())
-    furthest = {*sorted(values, key=lambda name: -abs(values[name] - middle))[:_MOST_RANKS]}
-    return [name for name in values if name in furthest]
 
 
 def check_figures(check: HealthRecord) -> Iterator[Figure]:
@@ -342,27 +309,23 @@ def _collective(name: str, curve: Curve, references: Sequence[Reference], by_phy
     caption += [*(words for words, _, _ in bounds), *by_physics] or ["no reference is for this machine"]
     if curve.wrong:
         caption.append(f"wrong values at {', '.join(size_name(point.size) for point in curve.wrong)}")
-    curves = []
-    for style, words, timings in (
-        ("line", "out of place", {point.size: point.out_of_place for point in curve.points}),
-        ("second", "in place", {point.size: point.in_place for point in curve.points}),
-    ):
-        if known := {size: timing.busbw for size, timing in timings.items() if timing is not None and size > 0}:
-            curves.append(_by_size(words, known, style))
-    if at := {size: value for _, size, value in bounds if size is not None}:
-        curves.append(_by_size("reference", at, "bad", dots=True))
+    points = [point for point in curve.points if point.size > 0]
+    lines = (
+        ("out of place", "line", {each.size: timing.busbw for each in points if (timing := each.out_of_place)}),
+        ("in place", "second", {each.size: timing.busbw for each in points if (timing := each.in_place)}),
+        ("reference", "bad", {size: value for _, size, value in bounds if size is not None}),
+    )
     ticks = sizes[:: max(1, len(sizes) // 6)]
     return Figure(
-        title=f"{name} by size", caption=sentence(caption), curves=curves, x_title="message size", y_title="GB/s",
+        title=f"{name} by size", caption=sentence(caption), x_title="message size", y_title="GB/s", height=260,
+        curves=[
+            CurveLine(
+                name=words, x=[math.log2(size) for size in values], y=[*values.values()], style=style,
+                dots=style == "bad", texts=[size_name(size) for size in values],
+            ) for words, style, values in lines if values
+        ],
         levels=[LevelLine(value=value, words="reference of the peak") for _, size, value in bounds if size is None],
-        ticks={math.log2(size): size_name(size) for size in ticks}, height=260,
-    )  # fmt: skip
-
-
-def _by_size(name: str, values: Mapping[int, float], style: str, *, dots: bool = False) -> CurveLine:
-    return CurveLine(
-        name=name, x=[math.log2(size) for size in values], y=[*values.values()], style=style, dots=dots,
-        texts=[size_name(size) for size in values],
+        ticks={math.log2(size): size_name(size) for size in ticks},
     )  # fmt: skip
 
 
@@ -373,7 +336,7 @@ def _bandwidth_bounds(references: Sequence[Reference]) -> Iterator[tuple[str, in
         size = sizes.get(reference.statistic.removeprefix(_BUSBW))
         for operator, bound in reference.bounds:
             if bound.dimension == "bandwidth" and (size is not None or reference.statistic == _PEAK):
-                words = f"reference {reference.name}: {reference.statistic} {_SIGNS[operator]} {bound}"
+                words = f"reference {reference.name}: {reference.statistic} {'≥' if operator == '>=' else '≤'} {bound}"
                 yield words, size, bound.to("GB/s").value
 
 
@@ -386,17 +349,18 @@ def _matrix(pairs: Sequence[Reading], floor: float | None) -> Figure:
     if len(own) > _MOST_COLUMNS:
         nodes = sorted(sorted(own, key=lambda node: stats.median(own[node].values()))[:_MOST_RANKS])
         partners = sorted({other for node in nodes for other in own[node]})
-    values = sorted(reading.value for reading in pairs)
-    slowest = sorted(pairs, key=lambda reading: reading.value)[:5]
-    caption = (
-        f"{counted(len(pairs), 'pair')} of {counted(len(own), 'node')}, median {for_people(stats.median(values))} "
-        f"GB/s; slowest: {', '.join(f'{pair.subject} {for_people(pair.value)} GB/s' for pair in slowest)}"
-    )
+    slowest = sorted(pairs, key=lambda reading: reading.value)
+    middle = for_people(stats.median(pair.value for pair in pairs))
+    slow = [f"{pair.subject} {for_people(pair.value)} GB/s" for pair in slowest[:5]]
+    caption = [
+        f"{counted(len(pairs), 'pair')} of {counted(len(own), 'node')}, median {middle} GB/s",
+        f"slowest: {', '.join(slow)}",
+        f"the {len(nodes)} nodes with the slowest medians are drawn" if len(nodes) < len(own) else "",
+    ]
     if floor is not None:
-        caption += f"; {counted(sum(value < floor for value in values), 'pair')} below {for_people(floor)} GB/s"
-    caption += f"; the {len(nodes)} nodes with the slowest medians are drawn" if len(nodes) < len(own) else ""
+        caption.append(f"{counted(sum(pair.value < floor for pair in pairs), 'pair')} below {for_people(floor)} GB/s")
     z = [[own[row].get(column) for column in partners] for row in nodes]
     return Figure(
-        title="Pairs of nodes", caption=f"{caption}.", wide=True, height=min(max(160, _PIXELS * len(nodes)), 900),
+        title="Pairs of nodes", caption=sentence(caption), wide=True, height=min(max(160, _PIXELS * len(nodes)), 900),
         heat=HeatMap(x=partners, y=nodes, z=z, unit="GB/s", low_is_bad=True),
     )  # fmt: skip

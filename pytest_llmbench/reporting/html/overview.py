@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_llmbench.core.quantity import counted, listed
@@ -15,7 +15,7 @@ from pytest_llmbench.reporting.html.rows import ORDER, VerdictRow, kind_of, wors
 _MOST_NODES = 128
 # With fewer nodes, a column is a run.
 _FEW_NODES = 5
-_HIGHEST = 1.3  # share of a bound; a higher one is drawn here
+_HIGHEST = 130.0  # percent of a bound; a higher one is drawn here
 _STYLES = {"pass": "good", "fail": "bad", "error": "bad"}
 _MOST_MARKED, _MOST_NAMED = 8, 26
 TOGETHER, RUNS = "all together", "runs"
@@ -62,22 +62,22 @@ def node_map(checks: Mapping[str, HealthRecord], rows: Sequence[VerdictRow]) -> 
         }
     if not cells:
         return None
-    kinds = {host: min((ORDER[kind] for own in cells.values() if (kind := own.get(host, Cell()).kind)), default=99)
-             for host in hosts}  # fmt: skip
+    kinds = {host: _rank(own[host] for own in cells.values() if host in own) for host in hosts}
     shown = {*sorted(hosts, key=kinds.__getitem__)[:_MOST_NODES]}
     nodes = sorted(shown, key=_natural)
-    names = {place: kind for kind, place in ORDER.items()}
-    worst_first = sorted(
-        cells, key=lambda name: min((ORDER[cell.kind] for cell in cells[name].values() if cell.kind), default=99)
-    )
+    worst_first = sorted(cells, key=lambda name: _rank(cells[name].values()))
     return NodeMap(
         nodes=nodes,
         prefix=_common(nodes),
-        ill={node: names[kinds[node]] for node in nodes if kinds[node] <= ORDER["inconclusive"]},
+        ill={node: [*ORDER][kinds[node]] for node in nodes if kinds[node] <= ORDER["inconclusive"]},
         rows={name: [cells[name].get(node, Cell()) for node in nodes] for name in worst_first},
         together=together,
         left_out=len(hosts) - len(nodes),
     )
+
+
+def _rank(cells: Iterable[Cell]) -> int:
+    return min((ORDER[cell.kind] for cell in cells if cell.kind), default=len(ORDER))
 
 
 def against_bounds(rows: Sequence[VerdictRow], node_map: NodeMap | None) -> Figure | None:
@@ -89,30 +89,27 @@ def against_bounds(rows: Sequence[VerdictRow], node_map: NodeMap | None) -> Figu
     by_node = len(nodes) >= _FEW_NODES
     columns = nodes if by_node else sorted(dict.fromkeys(row.subject for row in judged), key=_natural)
     places = {name: at + 0.5 for at, name in enumerate(columns)}
-    dots: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
-    ranges: list[tuple[float, float, float]] = []
-    for row in judged:
-        share = min(row.share or 0.0, _HIGHEST)
-        for name in _columns(row, by_node=by_node):
-            if name in places:
-                text = f"{name}: {row.name} {100.0 * (row.share or 0.0):.4g} %"
-                dots[row.kind].append((places[name], 100.0 * share, text))
-                if row.shares is not None:
-                    low, high = (100.0 * min(end, _HIGHEST) for end in row.shares)
-                    ranges.append((places[name], low, high))
-    curves = [
-        CurveLine(name=kind, x=[x for x, _, _ in own], y=[y for _, y, _ in own], texts=[text for _, _, text in own],
-              style=_STYLES.get(kind, "second"), dots=True)
-        for kind, own in sorted(dots.items(), key=lambda item: -ORDER[item[0]])
-    ]  # fmt: skip
+    drawn = [(row, name) for row in judged for name in _columns(row, by_node=by_node) if name in places]
+    curves = []
+    for kind in sorted({row.kind for row, _ in drawn}, key=lambda kind: -ORDER[kind]):
+        own = [(row, name, 100.0 * (row.share or 0.0)) for row, name in drawn if row.kind == kind]
+        curves.append(
+            CurveLine(
+                name=kind, x=[places[name] for _, name, _ in own],
+                y=[min(share, _HIGHEST) for _, _, share in own],
+                texts=[f"{name}: {row.name} {share:.4g} %" for row, name, share in own],
+                style=_STYLES.get(kind, "second"), dots=True,
+            )
+        )  # fmt: skip
     if not curves:
         return None
+    ranges = [(places[name], row.shares) for row, name in drawn if row.shares is not None]
     whiskers = CurveLine(
-        name="interval", x=[x for x, _, _ in ranges for _ in range(3)],
-        y=[y for _, low, high in ranges for y in (low, high, None)], style="range",
+        name="interval", x=[x for x, _ in ranges for _ in range(3)], style="range",
+        y=[y for _, (low, high) in ranges for y in (min(100.0 * low, _HIGHEST), min(100.0 * high, _HIGHEST), None)],
     )  # fmt: skip
-    drawn = [y for curve in curves for y in curve.y if y is not None]
-    low, high = min(*drawn, 100.0), max(*drawn, 100.0)
+    heights = [y for curve in curves for y in curve.y if y is not None]
+    low, high = min(*heights, 100.0), max(*heights, 100.0)
     space = max(0.12 * (high - low), 1.0)
     missed = sorted((row for row in judged if row.kind == "fail"), key=lambda row: row.share or 0.0)
     lowest = min(judged, key=lambda row: row.share or 0.0)

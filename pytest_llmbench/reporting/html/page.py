@@ -17,7 +17,7 @@ from pytest_llmbench.core.quantity import counted, for_people, listed, utc
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.html.drawing import data_of, frame_of, number, path_of, percent, picture_of
+from pytest_llmbench.reporting.html.drawing import data_of, frame_of, number, path_of, percent, shades_of
 from pytest_llmbench.reporting.html.overview import RUNS, against_bounds, node_map
 from pytest_llmbench.reporting.html.rows import KINDS, MEANINGS, VerdictRow, counts, interval, verdict_rows
 from pytest_llmbench.reporting.html.sections import check_sections, format_json, run_sections
@@ -75,7 +75,12 @@ def write_page(session: SessionFolder, path: Path, history: Path | str | None = 
         trend=trend_figures(history, session.id, session.runs.values()),
         environments={versions: at for at, versions in enumerate(environments, 1)},
         recipes={text: (at, json.loads(text)) for at, text in enumerate(recipes, 1)},
-        rules={name: metric.rule for run in read if run.record for name, metric in run.record.metrics.items()},
+        rules={
+            name: metric.rule
+            for run in runs
+            if isinstance(run.record, RunRecord)
+            for name, metric in run.record.metrics.items()
+        },
     )
     # It quotes logs and scripts, which are private to this user. In parts: with 10,000 runs it has 80 MB.
     write_parts(path, parts, mode=PRIVATE)
@@ -101,8 +106,8 @@ def _template() -> "jinja2.Template":
         "as_comment": lambda markup: do_mark_safe(f"<!--\n{markup.replace('--', '-&#45;')}-->"),
         "json": format_json,
         "short": lambda text: text if len(text := harmless(text)) <= _LONGEST else f"{text[:_LONGEST]}…",
-        "frame": frame_of, "path": path_of, "png": picture_of, "number": number, "percent": percent,
-        "data": lambda heat: do_mark_safe(data_of(heat)),
+        "frame": frame_of, "path": path_of, "shades": shades_of, "number": number, "percent": percent,
+        "data": data_of,
         "interval": lambda metric: interval(metric.low, metric.high, metric.unit),
     }  # fmt: skip
     return environment.get_template("report.html.j2")

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_llmbench.core.errors import UnitError
-from pytest_llmbench.core.quantity import UNITS, Quantity, bounds_for_people, for_people
+from pytest_llmbench.core.quantity import UNITS, bounds_for_people, for_people
 from pytest_llmbench.core.record.records import Verdict
+from pytest_llmbench.judging.contradictions import bounds_of
 from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.table import NO_BOUND
 from pytest_llmbench.session.folder import SessionFolder
@@ -149,23 +149,21 @@ def interval(low: float, high: float, unit: str) -> str:
 
 def _shares(texts: Mapping[str, str]) -> list[float]:
     """The measured number and the ends of its interval, as shares of the bound that it is closest to missing."""
-    found = []
     try:
-        numbers = [
-            Quantity(float(texts[name]), texts["unit"]).base for name in ("value", "low", "high") if name in texts
-        ]
-        for part in texts["threshold"].split(" and "):
-            operator, _, bound = part.removeprefix("no worse than ").rpartition("= ")
-            limit = Quantity(bound)
-            if limit.dimension == "loss":  # far above its bound is as good as just above it
-                return []
-            is_low = operator == "<" or (not operator and limit.dimension in _BETTER_LOW)
-            if limit.base > 0.0 and numbers[0] > 0.0:
-                known = numbers if min(numbers) > 0.0 else numbers[:1]
-                found.append([limit.base / number if is_low else number / limit.base for number in known])
-    except (LookupError, ValueError, UnitError):
+        unit, value = texts["unit"], float(texts["value"])
+        known = [value, *(float(texts[name]) for name in ("low", "high") if name in texts)]
+        dimension = UNITS[unit][0]
+    except (KeyError, ValueError):
         return []
-    return min(found, key=lambda each: each[0], default=[])
+    if dimension == "loss" or value <= 0.0:  # a loss far above its bound is as good as just above it
+        return []
+    known = known if min(known) > 0.0 else [value]
+    threshold = texts.get("threshold", "").replace("no worse than", "<=" if dimension in _BETTER_LOW else ">=")
+    shares = (
+        [bound / number if name == "at_most" else number / bound for number in known]
+        for name, bound in bounds_of(threshold, unit).items() if bound > 0.0
+    )  # fmt: skip
+    return min(shares, default=[])
 
 
 def shown(value: float | str, unit: str) -> str:

@@ -105,13 +105,8 @@ class RecordSection:
     path: str
     broken: str = ""  # the damage of its record; empty if it is readable
     figures: Sequence[Figure] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSection(RecordSection):
-    """A run on the page; its record is without series."""
-
-    record: RunRecord | None = None
+    record: RunRecord | HealthRecord | None = None  # without series and evidence
+    # Of a run:
     brief: bool = False  # a shorter section, for the better ones of very many runs
     later: bool = False  # True if the page's script makes its elements when it is opened
     energy: str | None = None
@@ -120,18 +115,14 @@ class RunSection(RecordSection):
     recipe: str = ""  # JSON
     log: Excerpt | None = None
     script: Excerpt | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckSection(RecordSection):
-    """A check on the page; its record is without evidence."""
-
-    record: HealthRecord | None = None
+    # Of a check:
     readings: Sequence[Sequence[str]] = ()  # a table: its titles, then its rows; many values of a statistic are one row
     evidence: str = ""  # JSON; empty if it is too long for the page
 
 
-def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]) -> Iterator[RunSection]:
+def run_sections(
+    session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]
+) -> Iterator[RecordSection]:
     """Yield all runs, the worst first, with their verdicts by `run` and name."""
     folders = {name: folder for (about, name), folder in session.places.items() if about == "run"}
     kinds = {name: worst(rows.get(("run", name), ())) for name in folders}
@@ -145,7 +136,7 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
         logs, most = folder / layout.LOGS, room // 2 if passes else room
         if record is not None and record.replayed:
             logs = Path(record.replayed)
-        section = RunSection(
+        section = RecordSection(
             name=name, kind=kinds[name], rows=rows.get(("run", name), ()), path=str(folder),
             log=texts.excerpt(folder, log_to_read(logs), most, end=True) if most >= _LEAST_TEXT else None,
         )  # fmt: skip
@@ -172,13 +163,13 @@ def run_sections(session: SessionFolder, rows: Mapping[tuple[str, str], Sequence
 
 def check_sections(
     session: SessionFolder, rows: Mapping[tuple[str, str], Sequence[VerdictRow]]
-) -> Iterator[CheckSection]:
+) -> Iterator[RecordSection]:
     """Yield all checks, in their order, with their verdicts by `check` and name."""
     for (about, name), folder in session.places.items():
         if about != "check":
             continue
         own, record = rows.get((about, name), ()), session.checks.get(name)
-        section = CheckSection(name=name, kind=worst(own), rows=own, path=str(folder))
+        section = RecordSection(name=name, kind=worst(own), rows=own, path=str(folder))
         if record is None:
             yield replace(section, broken=session.broken[about, name])
             continue

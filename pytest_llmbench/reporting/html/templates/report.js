@@ -129,9 +129,9 @@
     return [...curve.getAttribute("d").matchAll(/[ML]([^ ]+) ([^MLh]+)/g)].map(([, x, y], n) => [Number(x), Number(y), names[n] ?? Number(x)]);
   };
   const rowsOf = (figure) => {
-    const data = figure.querySelector("script"), title = figure.querySelector("em").textContent || "Name";
-    if (data) {
-      const {x, y, z} = JSON.parse(data.textContent);
+    const title = figure.querySelector("em").textContent || "Name";
+    if (figure.dataset.heat) {
+      const {x, y, z} = JSON.parse(figure.dataset.heat);
       return [[title, ...x], ...z.map((values, n) => [y[n], ...values])];
     }
     const curves = all("path[data-name]", figure), at = new Map();
@@ -166,7 +166,7 @@
     const box = plot.getBoundingClientRect();
     const across = (event.clientX - box.left) / box.width, down = (event.clientY - box.top) / box.height;
     const part = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
-    if (figure.querySelector("script")) {
+    if (figure.dataset.heat) {
       const [titles, ...values] = rowsOf(figure), row = values[part(down, values.length)], column = 1 + part(across, titles.length - 1);
       plot.title = `${row[0]}, ${titles[column]}: ${row[column] ?? "—"}`;
       return;
