@@ -104,7 +104,7 @@ class Rules:
         return SettingsCheck(differ=tuple(differ), summary=", ".join(parts) + unlike) if settings else SettingsCheck()
 
     def _kind(self, name: str, value: Any) -> str:
-        """What is known of a printed setting without a rule."""
+        """Return the kind of a printed setting that has no rule."""
         if self._is_harmless(name):
             return _HARMLESS
         return "unknown" if _is_given(value) else _NOT_IN_USE
