@@ -109,14 +109,15 @@ def prune_sessions(
 
     if older_than is None and keep is None:
         raise ConfigError("give --older-than DAYS, --keep N, or both")
-    sessions = choose(run_dir, older_than, keep)
-    if yes:
-        sessions = [delete(session) if session.fate == "delete" else session for session in sessions]
-    print_rows([session.plain for session in sessions], as_json=as_json)
-    sizes = [session.size for session in sessions if session.fate in {"delete", "deleted"}]
+    rows = choose(run_dir, older_than, keep)
+    chosen = [row for row in rows if row["fate"] == "delete"]
+    for row in chosen if yes else ():
+        row["why"] = delete(run_dir / row["session"])
+        row["fate"] = "keep" if row["why"] else "deleted"
+    print_rows(rows, as_json=as_json, columns=("session", "age_days", "bytes", "fate", "why"))
     if not as_json:
-        rest = "" if yes else ": --yes deletes them"
-        typer.echo(f"{len(sizes)} of {len(sessions)} sessions, {sum(sizes) / 1e6:,.1f} MB{rest}")
+        sizes, rest = [row["bytes"] for row in chosen if row["fate"] != "keep"], "" if yes else ": --yes deletes them"
+        typer.echo(f"{len(sizes)} of {len(rows)} sessions, {sum(sizes) / 1e6:,.1f} MB{rest}")
 
 
 def watch_session(
