@@ -64,7 +64,7 @@ def decide(
 
     An unknown verdict is `broken`, and so is an exit code other than 0 without a verdict that explains it.
 
-    The rows are the properties of each verdict, of tests and of groups of nodes. `unjudged` are the runs, of all `runs`,
+    `rows` are the properties of each verdict, of tests and of groups of nodes. `unjudged` are the runs, of all `runs`,
     without a verdict on their speed; with `speed_required`, one is enough. `incomplete` are required clauses that are
     unjudged, and `interrupted` is the signal, or the limit of time, that ended the session.
     """
