@@ -10,7 +10,6 @@ They make sure that plan, FLOPs, references and gate are about the training that
 A log that prints its arguments is compared with the same table.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -80,11 +79,8 @@ class Rules:
         leaves = {_spelt(name.rpartition(".")[2]): name for name in names}
         # A shorter one, such as `name`, may be of any section.
         spelled = {leaf: name for leaf, name in leaves.items() if "_" in leaf} | {_spelt(name): name for name in names}
-        differ: list[str] = []
-        numbers: list[str] = []
-        unknown: list[str] = []
-        kinds = Counter({"compared": 0})
-        for setting in {setting.name: setting for setting in reversed(settings)}.values():
+        differ, numbers, kinds = list[str](), dict[str, str](), dict[str, str]()
+        for setting in settings:  # one of several values, as of an attempt before, may be that of the training
             name, value = spelled.get(_spelt(setting.name), setting.name), _OFF_OR_ON.get(setting.value, setting.value)
             open_ = setting.compared or "${" in setting.value  # the text of a reference to another setting
             rule = None if open_ else self._due(name)
@@ -92,21 +88,26 @@ class Rules:
                 words = f"{setting.name} {setting.value}; {rule.field} of the recipe is {_words(rule.allowed)}"
                 unclipped = rule.field == "optimizer.clip_grad_norm" and _agree(value, 0)  # no norm is taken
                 if rule.field.startswith("optimizer.") and not unclipped:
-                    numbers.append(words)
+                    numbers.setdefault(setting.name, words)
                 else:
                     differ.append(f"{setting.where} says {words}")
-            if setting.compared or rule is not None:
-                kinds["compared"] += 1
-            elif self._is_harmless(name):
-                kinds["without effect on the work of a step"] += 1
-            elif not _is_given(value):
-                kinds["not in use"] += 1
-            else:
-                unknown.append(setting.name)
-        parts = [f"{kinds.total() + len(unknown)} settings printed", *(f"{kinds[kind]} {kind}" for kind in kinds)]
-        parts += [f"{len(unknown)} unknown: {listed(sorted(unknown))}"] * bool(unknown)
-        unlike = f"; unlike the recipe, with the same work: {listed(numbers)}" if numbers else ""
+            compared = setting.compared or rule is not None
+            kinds.setdefault(setting.name, "compared" if compared else self._kind(name, value))
+        unknown = sorted(name for name, kind in kinds.items() if kind == "unknown")
+        counts = {kind: list(kinds.values()).count(kind) for kind in ("compared", _HARMLESS, _NOT_IN_USE)}
+        parts = [
+            f"{len(kinds)} settings printed",
+            *(f"{count} {kind}" for kind, count in counts.items() if count or kind == "compared"),
+        ]
+        parts += [f"{len(unknown)} unknown: {listed(unknown)}"] * bool(unknown)
+        unlike = f"; unlike the recipe, with the same work: {listed(numbers.values())}" if numbers else ""
         return SettingsCheck(differ=tuple(differ), summary=", ".join(parts) + unlike) if settings else SettingsCheck()
+
+    def _kind(self, name: str, value: Any) -> str:
+        """Return the kind of a printed setting that has no rule."""
+        if self._is_harmless(name):
+            return _HARMLESS
+        return "unknown" if _is_given(value) else _NOT_IN_USE
 
     def _due(self, name: str) -> Same | None:
         """The rule of a printed setting, also of one in a family of harmless ones; None if any value will do."""
@@ -141,6 +142,7 @@ def rules_of(table: Mapping[str, tuple[str, *tuple[Any, ...]]]) -> dict[str, Sam
     return {name: Same(field=field, allowed=tuple(allowed)) for name, (field, *allowed) in table.items()}
 
 
+_HARMLESS, _NOT_IN_USE = "without effect on the work of a step", "not in use"
 # How Python and YAML print values that a command line gives, or leaves out.
 _OFF_OR_ON = {
     **dict.fromkeys(("True", "true"), True), **dict.fromkeys(("False", "false"), False),

@@ -6,7 +6,7 @@ reported. Memory holds the steps alone, for logs of any length.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -61,7 +61,6 @@ def read_log(
         try:
             for item in _first_found(collected.texts(line), parse):
                 collected.take(item, line)
-                collected.stamp(line, failed=isinstance(item, items.Failed))
         except items.Unreadable as error:
             collected.refuse(line, str(error))
     if needles.always and "completed" not in collected.facts:
@@ -71,7 +70,6 @@ def read_log(
                 found = _first_found(collected.texts(line), parse)
                 for failed in (item for item in found if isinstance(item, items.Failed)):
                     collected.take(failed, line)
-                    collected.stamp(line, failed=True)
     return collected.series()
 
 
@@ -193,6 +191,7 @@ class _Collected:
                 self.facts.setdefault("contradictions", (f"{line.file}:{line.number}: {words}",))
             case _ if line.whole:
                 self._take_fact(item, line)
+        self.stamp(line, failed=isinstance(item, items.Failed))
 
     def _take_fact(self, item: items.Item, line: Line) -> None:
         match item:
@@ -233,18 +232,17 @@ class _Collected:
 
     def claim(self, item: items.Said | items.Printed | items.Skipped, line: Line) -> None:
         """Keep a setting with the place of its first print, or a count of skipped steps, of a complete line."""
-        if isinstance(item, items.Skipped):
-            if line.whole:
-                self._skipped[item.step] = max(item.so_far, self._skipped.get(item.step, 0))
-            return
         where = f"{line.file}:{line.number}"
-        if isinstance(item, items.Printed):
-            name = item.name if item.indent is None else self._in_section(item, item.indent, line.source)
-            if line.whole and item.value and len(self._settings) < _MOST_SETTINGS:
-                setting = Setting(name=name, value=item.value, where=where, compared=item.compared)
-                self._settings.setdefault((name, item.value), setting)
-        elif line.whole and len(self._claims) < _MOST_CLAIMS:
-            self._claims.setdefault(item, Claim(name=item.name, value=item.value, where=where, stage=item.stage))
+        match item:
+            case items.Printed(value=value):
+                name = item.name if item.indent is None else self._in_section(item, item.indent, line.source)
+                if line.whole and value and len(self._settings) < _MOST_SETTINGS:
+                    setting = Setting(name=name, value=value, where=where, compared=item.compared)
+                    self._settings.setdefault((name, value), setting)
+            case items.Said(name=claimed) if line.whole and len(self._claims) < _MOST_CLAIMS:
+                self._claims.setdefault(item, Claim(name=claimed, value=item.value, where=where, stage=item.stage))
+            case items.Skipped(step=step) if line.whole:
+                self._skipped[step] = max(item.so_far, self._skipped.get(step, 0))
 
     def _in_section(self, item: items.Printed, indent: int, source: str) -> str:
         """The name of a setting of YAML behind those of its sections."""
@@ -267,7 +265,11 @@ class _Collected:
     def series(self) -> StepSeries:
         """Return the series of the log; failures of a run that completed are left out."""
         # Ranks that share a log print the same steps; the longest list is complete, and the slowest rank is the run.
-        furthest = max(self._steps.values(), key=_length_and_seconds, default={})
+        furthest = max(
+            self._steps.values(),
+            key=lambda own: (len(own), sum(step.seconds or 0.0 for step in own.values())),
+            default={},
+        )
         counts: Counter[str] = Counter()
         for counted in self._counts.values():
             counts |= counted
@@ -322,10 +324,6 @@ class _Collected:
 
     def _restart(self, line: Line, reason: str) -> None:
         self.facts.setdefault("restarted", f"{line.file}:{line.number}: {reason}: a second run in the same log")
-
-
-def _length_and_seconds(steps: Mapping[int, items.StepLine]) -> tuple[int, float]:
-    return len(steps), sum(step.seconds or 0.0 for step in steps.values())
 
 
 def _with_intervals(lines: Sequence[items.StepLine], paused: AbstractSet[int]) -> Iterator[Step]:

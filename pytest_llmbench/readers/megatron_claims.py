@@ -76,10 +76,6 @@ def _parameters(text: str) -> Iterator[Said]:
         yield Said("parameters", 1e9 * float(match[1]))
 
 
-def _eight_bits(text: str) -> str | None:
-    return None if text in {"None", "False"} else "fp8 or fp4"
-
-
 def _checkpointing(text: str) -> str | None:
     """Translate older arguments, a switch and later one of two methods, which checkpointed whole layers."""
     return {"None": "none", "False": "none", "True": "full", "uniform": "full", "block": "full"}.get(text, text)
@@ -104,8 +100,6 @@ _ARGUMENTS: Table = {
     "world_size": ("world_size", whole_number),
     "train_iters": ("steps", whole_number),
     "params_dtype": ("precision", _PRECISIONS.get),
-    "fp8": ("precision", _eight_bits),
-    "fp4": ("precision", _eight_bits),
     "sequence_parallel": ("sequence_parallel", _SWITCH.get),
     "use_distributed_optimizer": ("sharding", {"True": "optimizer", "False": "none"}.get),
     "recompute_granularity": ("activation_checkpointing", _checkpointing),

@@ -198,94 +198,12 @@ _USUAL: Mapping[str, Any] = {
     "first-last-layers-bf16": None, "reset-position-ids": None, "eod-mask-loss": None, "skipped-train-samples": 0,
     "consumed-train-samples": 0, "add-position-embedding": True, "softmax-type": "vanilla",
     **dict.fromkeys((
-        "apply-residual-connection-post-layernorm", "attention-output-gate", "fp16-lm-cross-entropy",
+        "apply-residual-connection-post-layernorm", "attention-output-gate", "fp16-lm-cross-entropy", "fp4", "fp8",
         "fp32-residual-connection", "hybrid-context-parallel", "is-hybrid-model", "moe-expert-capacity-factor",
         "moe-use-upcycling", "openai-gelu", "qk-l2-norm", "quick-geglu", "use-mup",
     )),
 }  # fmt: skip
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
-
-
-def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
-    """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
-    layout, model = recipe.parallelism, recipe.model
-    how = layout.activation_checkpointing
-    other_names = overrides.rules_of({
-        "encoder-seq-length": ("sequence_length", recipe.sequence_length),
-        "decoder-seq-length": ("sequence_length", recipe.sequence_length),
-        "encoder-num-layers": ("model.layers", model.layers),
-        "decoder-num-layers": ("model.layers", model.layers),
-        "model-parallel-size": ("parallelism.tensor", layout.tensor),
-        # Without this switch of older versions, positions are those of `position-embedding-type`.
-        "use-rotary-position-embeddings": ("model.positions", False, model.positions == "rope"),
-        # A tokenizer may add a token.
-        "vocab-size": ("model.vocab_size", model.vocab_size, model.vocab_size - 1, False),
-        "recompute-activations": (_CHECKPOINTING_FIELD, how == "selective"),
-        "recompute-granularity": (_CHECKPOINTING_FIELD, None if how == "none" else how),
-        "checkpoint-activations": (_CHECKPOINTING_FIELD, how == "full"),
-        "num-virtual-stages-per-pipeline-rank": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
-        "train-iters": ("steps", recipe.steps, False),
-        "exit-interval": ("steps", recipe.steps, False),
-        "num-layers-per-virtual-pipeline-stage": ("parallelism.virtual_pipeline", None),
-        "virtual-pipeline-model-parallel-size": (
-            "parallelism.virtual_pipeline", layout.virtual_pipeline if layout.virtual_pipeline > 1 else None
-        ),
-    })  # fmt: skip
-    precision = overrides.rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
-    same = overrides.rules_of_given(arguments, _FIELDS)
-    same |= {
-        name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
-        for name, field, value in _shape(recipe)
-    }
-    if "disable-bias-linear" in same:
-        same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
-    del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
-    # Arguments without a field in the recipe; with another value, the work of a step is unknown.
-    usual = {"ffn-hidden-size": model.feed_forward_width, "kv-channels": model.head_width}
-    as_usual = {name for name, value in usual.items() if own.get(name) == value}
-    return Rules(
-        own=own,
-        same={**other_names, **same, **precision},
-        refused=_REFUSED,
-        harmless=_HARMLESS | as_usual,
-        families=_FAMILIES,
-        usual=_USUAL if model.latent_attention else {**_USUAL, "kv-channels": model.head_width},
-    )
-
-
-def _claims_of_arguments(recipe: Recipe, own: Mapping[str, Any], *, known: bool) -> Asks:
-    """Return the claims of a log that depend on `own`, the further arguments.
-
-    `known` is True if the model is the one that the recipe's fields describe.
-    """
-    own = {**{name: value for name, _, value in _shape(recipe)}, **own}
-    gated, grouped = own.get("swiglu"), own.get("group-query-attention")
-    context = own.get("context-parallel-size") or 1
-    positions = int(own.get("max-position-embeddings") or recipe.sequence_length)
-    padded_to = int(own.get("make-vocab-size-divisible-by") or 128)
-    # Megatron-LM counts and divides these by rules of its own.
-    other = recipe.model.experts or recipe.model.latent_attention or recipe.model.further_predictions
-    known = known and not other and recipe.model.layers % recipe.parallelism.pipeline == 0
-    of_stages = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None
-    in_fp32 = _half(recipe) == "bf16" or own.get("accumulate-allreduce-grads-in-fp32")
-    loaded = own.get("load") or own.get("pretrained-checkpoint")
-    asked: Asks = {
-        # A log prints two: that of the weights, and a setting for 8 bits, which `compare` asks for.
-        **({"precision": None, "bf16": on_off(True)} if recipe.precision in _FEW_BITS else {}),
-        "gradient_precision": None if own.get("grad-reduce-in-bf16") else "fp32" if in_fp32 else None,
-        "initial_weights": None if loaded else "random",
-        "parameters": _in_billions(recipe, positions, padded_to) if known else None,
-        "context_parallel": context,
-        "experts": own.get("num-experts") or 0,
-        "feed_forward_size": own.get("ffn-hidden-size") or (None if gated else recipe.model.feed_forward_width),
-        "gated_feed_forward": on_off(gated),
-        "grouped_queries": on_off(grouped),
-        "kv_groups": own.get("num-query-groups") if grouped else None,
-        "optimizer": "adam",
-        "parameters_of_rank": of_stages,
-        "vocab_size": vocabulary(recipe.model),
-    }
-    return asked if context == recipe.parallelism.context else {**asked, "micro_batches": None}
 
 
 def _in_billions(recipe: Recipe, positions: int, padded_to: int) -> Span:
@@ -376,14 +294,13 @@ _BRIDGE_NAMES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def _of_bridge(given: Setting, recipe: Recipe, rules: Rules) -> Setting:
+def _of_bridge(given: Setting, rules: Rules) -> Setting:
     """Name a setting of Megatron-Bridge as Megatron-LM does, if it has a rule."""
     section, _, leaf = given.name.partition(".")
     own = _BRIDGE.get(section, ())
     name = _BRIDGE_NAMES.get(leaf, leaf)
     if leaf in {"fp8", "fp4"} and section == "model":
-        due = _FEW_BITS.get(recipe.precision, ("",))[0]
-        return given.model_copy(update={"name": leaf if leaf == due else f"{leaf}_format"})
+        return given.model_copy(update={"name": leaf})
     flag = name.replace("_", "-")
     known = (flag in rules.same or flag in rules.own) and (own is None or leaf in own)
     return given.model_copy(update={"name": name}) if known else given
@@ -420,12 +337,83 @@ class MegatronLM(External):
             yield "engine megatron_lm has GELU, squared_relu and swiglu, not relu"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
-        return _argument_rules(recipe, _given(recipe), options_of(recipe, MegatronLmOptions).arguments)
+        """Return the rule of each argument, those that the recipe's fields give among them."""
+        own, layout, model = options_of(recipe, MegatronLmOptions).arguments, recipe.parallelism, recipe.model
+        how = layout.activation_checkpointing
+        same = overrides.rules_of({
+            "encoder-seq-length": ("sequence_length", recipe.sequence_length),
+            "decoder-seq-length": ("sequence_length", recipe.sequence_length),
+            "encoder-num-layers": ("model.layers", model.layers),
+            "decoder-num-layers": ("model.layers", model.layers),
+            "model-parallel-size": ("parallelism.tensor", layout.tensor),
+            # Without this switch of older versions, positions are those of `position-embedding-type`.
+            "use-rotary-position-embeddings": ("model.positions", False, model.positions == "rope"),
+            # A tokenizer may add a token.
+            "vocab-size": ("model.vocab_size", model.vocab_size, model.vocab_size - 1, False),
+            "recompute-activations": (_CHECKPOINTING_FIELD, how == "selective"),
+            "recompute-granularity": (_CHECKPOINTING_FIELD, None if how == "none" else how),
+            "checkpoint-activations": (_CHECKPOINTING_FIELD, how == "full"),
+            "num-virtual-stages-per-pipeline-rank": ("parallelism.virtual_pipeline", layout.virtual_pipeline),
+            "train-iters": ("steps", recipe.steps, False),
+            "exit-interval": ("steps", recipe.steps, False),
+            "num-layers-per-virtual-pipeline-stage": ("parallelism.virtual_pipeline", None),
+            "virtual-pipeline-model-parallel-size": (
+                "parallelism.virtual_pipeline", layout.virtual_pipeline if layout.virtual_pipeline > 1 else None
+            ),
+        })  # fmt: skip
+        same |= overrides.rules_of_given(_given(recipe), _FIELDS)
+        same |= overrides.rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
+        same |= {
+            name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
+            for name, field, value in _shape(recipe)
+        }
+        if recipe.precision in _FEW_BITS:
+            bits, form, _ = _FEW_BITS[recipe.precision]
+            same[bits] = Same(field="precision", allowed=(form,), needed=True)
+        if "disable-bias-linear" in same:
+            same["add-bias-linear"] = Same(field="model.biases", allowed=(False,))
+        del same["max-position-embeddings"]  # more of them are another model, of which `known` below decides
+        # Arguments without a field in the recipe; with another value, the work of a step is unknown.
+        usual = {"ffn-hidden-size": model.feed_forward_width, "kv-channels": model.head_width}
+        as_usual = {name for name, value in usual.items() if own.get(name) == value}
+        return Rules(
+            own=own,
+            same=same,
+            refused=_REFUSED,
+            harmless=_HARMLESS | as_usual,
+            families=_FAMILIES,
+            usual=_USUAL if model.latent_attention else {**_USUAL, "kv-channels": model.head_width},
+        )
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
-        return _claims_of_arguments(
-            recipe, options_of(recipe, MegatronLmOptions).arguments, known=self.uncounted(recipe) is None
-        )
+        own = {name: value for name, _, value in _shape(recipe)} | dict(options_of(recipe, MegatronLmOptions).arguments)
+        gated, grouped = own.get("swiglu"), own.get("group-query-attention")
+        context = own.get("context-parallel-size") or 1
+        positions = int(own.get("max-position-embeddings") or recipe.sequence_length)
+        padded_to = int(own.get("make-vocab-size-divisible-by") or 128)
+        # Megatron-LM counts and divides these by rules of its own.
+        other = recipe.model.experts or recipe.model.latent_attention or recipe.model.further_predictions
+        known = self.uncounted(recipe) is None and not other and recipe.model.layers % recipe.parallelism.pipeline == 0
+        of_stages = parameters_of_stages(recipe.model, positions, recipe.parallelism, padded_to) if known else None
+        in_fp32 = _half(recipe) == "bf16" or own.get("accumulate-allreduce-grads-in-fp32")
+        loaded = own.get("load") or own.get("pretrained-checkpoint")
+        asked: Asks = {
+            # That of the weights; `compare` asks for the setting of few bits.
+            **({"precision": None, "bf16": on_off(True)} if recipe.precision in _FEW_BITS else {}),
+            "gradient_precision": None if own.get("grad-reduce-in-bf16") else "fp32" if in_fp32 else None,
+            "initial_weights": None if loaded else "random",
+            "parameters": _in_billions(recipe, positions, padded_to) if known else None,
+            "context_parallel": context,
+            "experts": own.get("num-experts") or 0,
+            "feed_forward_size": own.get("ffn-hidden-size") or (None if gated else recipe.model.feed_forward_width),
+            "gated_feed_forward": on_off(gated),
+            "grouped_queries": on_off(grouped),
+            "kv_groups": own.get("num-query-groups") if grouped else None,
+            "optimizer": "adam",
+            "parameters_of_rank": of_stages,
+            "vocab_size": vocabulary(recipe.model),
+        }
+        return asked if context == recipe.parallelism.context else {**asked, "micro_batches": None}
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         # If the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
@@ -435,32 +423,29 @@ class MegatronLM(External):
         more = overrides.rules_of({name: ("parallelism", ranks[name]) for name in ranks.keys() - rules.own.keys()})
         named = replace(rules, same={**rules.same, **more})
         settings = tuple(
-            _of_bridge(given, recipe, named) if "." in given.name else given
+            _of_bridge(given, named) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
         of_bridge = any(given.name.partition(".")[0] in _BRIDGE for given in series.settings if "." in given.name)
         check = (named if of_bridge else rules).compare(settings)
-        if recipe.precision not in _FEW_BITS:
+        bits, *_ = _FEW_BITS.get(recipe.precision, ("",))
+        printed = {given.name for given in settings}
+        if not bits or {bits, f"{bits}_recipe"} <= printed or not (series.claims or of_bridge):
             return check
-        bits, form, scales = _FEW_BITS[recipe.precision]
-        due = {bits: form, f"{bits}_recipe": scales}  # as Megatron-LM prints it
-        differ = (
-            f"{given.where} says {given.name} {given.value}; precision of the recipe is {recipe.precision}"
-            for given in settings if given.name in due and given.value != due[given.name]
-        )  # fmt: skip
-        silent = bool(series.claims or of_bridge) and not due.keys() <= {given.name for given in settings}
-        lacking = [f"its log prints no {bits} and {bits}_recipe, so the bits of its products are unknown"] * silent
-        others = (words for words in check.differ if f" says {bits}_recipe " not in words)
-        return replace(check, differ=(*others, *differ, *lacking))
+        lacking = f"its log prints no {bits} and {bits}_recipe, so the bits of its products are unknown"
+        return replace(check, differ=(*check.differ, lacking))
 
     def work(self, recipe: Recipe, topology: Topology, place: Place) -> Script:
         options = options_of(recipe, MegatronLmOptions)
         where = f"recipe {recipe.name}: options"
         script = options.script if options.script.startswith("module:") else f"{{root}}/{options.script}"
         own = external.fill_arguments(options.arguments, place, where)
+        length = {} if own.get("train-iters") or own.get("train-samples") else {"train-iters": recipe.steps}
+        arguments = {**_given(recipe), **length, **own}
+        recomputation = _CHECKPOINTING[recipe.parallelism.activation_checkpointing]
         command = Command(
             launcher="torchrun",
-            argv=(*external.program_words(script, place, where), *_arguments(recipe, own)),
+            argv=(*external.program_words(script, place, where), *external.flags(arguments), *recomputation),
             launcher_args=options.launcher_args,
             folder=place.environment.root,
         )
@@ -532,13 +517,6 @@ def _given(recipe: Recipe) -> dict[str, Any]:
         "adam-beta2": optimizer.betas[1],
         _half(recipe): recipe.precision != "fp32",
     }) | {name: value for name, _, value in _shape(recipe)}  # fmt: skip
-
-
-def _arguments(recipe: Recipe, own: Mapping[str, Any]) -> list[str]:
-    given = _given(recipe)
-    if not (own.get("train-iters") or own.get("train-samples")):
-        given["train-iters"] = recipe.steps
-    return [*external.flags({**given, **own}), *_CHECKPOINTING[recipe.parallelism.activation_checkpointing]]
 
 
 ENGINE = MegatronLM()

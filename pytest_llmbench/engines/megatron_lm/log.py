@@ -80,12 +80,6 @@ NEEDLES = (
 )  # fmt: skip
 
 
-def _is_step(text: str) -> bool:
-    return "iteration" in text and bool(
-        _ITERATION.search(text) or _ELAPSED.search(text)
-    )  # the first is 20 times as fast
-
-
 def reader() -> items.Parse:
     """Return a dialect for one log, all of whose lines have the duration in one unit."""
     units: dict[str, str] = {}
@@ -100,7 +94,7 @@ def reader() -> items.Parse:
         unit = match[1] if "elapsed time" in text and (match := _UNIT.search(text)) else None
         if unit is not None and units.setdefault("first", unit) != unit:
             raise items.Unreadable(f"its time is in {unit}, and that of earlier lines in {units['first']}")
-        if not _is_step(text):
+        if "iteration" not in text or not (_ITERATION.search(text) or _ELAPSED.search(text)):  # the slowest is last
             return _other(text)
         step = _step(text)
         step = replace(step, reported={**step.reported, **beside})

@@ -59,30 +59,6 @@ _SIZES: Mapping[str, tuple[int, int, int]] = {
 }  # fmt: skip
 
 
-def _argument_rules(recipe: Recipe, arguments: Mapping[str, Any], own: Mapping[str, Any]) -> Rules:
-    """Return the rule of each argument; `arguments` are those that the recipe's fields give."""
-    precision, sharded = recipe.precision, recipe.parallelism.sharding in {"gradients", "full"}
-    backends = ("fully_sharded",) if sharded else ("pytorch_ddp", "legacy_ddp", "c10d", "no_c10d")
-    checkpoints = recipe.parallelism.activation_checkpointing == "full"
-    other_names = overrides.rules_of({
-        "bf16": ("precision", precision == "bf16"),
-        "fp16": ("precision", precision == "fp16"),
-        "memory-efficient-fp16": ("precision", precision == "fp16", False),
-        "ddp-backend": ("parallelism.sharding", *backends),
-        "checkpoint-activations": ("parallelism.activation_checkpointing", checkpoints),
-    })  # fmt: skip
-    wide = own.get("decoder-ffn-embed-dim")  # outside of the recipe's fields, so another value makes the work unknown
-    usual = {"decoder-ffn-embed-dim"} if wide == 4 * recipe.model.hidden_size else set()
-    same = overrides.rules_of_given(arguments, _FIELDS)
-    same.pop("decoder-ffn-embed-dim", None)
-    if "total-num-update" in same:  # of the optimizer, as with another one the work of a step is the same
-        same["total-num-update"] = Same(field="optimizer.decay", allowed=(recipe.steps,))
-    known = _HARMLESS | _FIELDS.keys() | usual  # where a rule is missing, we do not give the program its arguments
-    return Rules(
-        own=own, same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL
-    )  # fmt: skip
-
-
 def _size_problem(recipe: Recipe, size: str) -> Iterator[str]:
     """Yield why the launcher would train another model than the recipe describes."""
     model = recipe.model
@@ -153,9 +129,30 @@ class Metaseq(External):
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
         options = options_of(recipe, MetaseqOptions)
+        own: Mapping[str, Any] = options.arguments
         # The launcher gets only the model size.
         given = {} if topology is None or options.program == _LAUNCHER else _arguments(recipe, topology)
-        return _argument_rules(recipe, given, options.arguments)
+        precision, sharded = recipe.precision, recipe.parallelism.sharding in {"gradients", "full"}
+        backends = ("fully_sharded",) if sharded else ("pytorch_ddp", "legacy_ddp", "c10d", "no_c10d")
+        checkpoints = recipe.parallelism.activation_checkpointing == "full"
+        other_names = overrides.rules_of({
+            "bf16": ("precision", precision == "bf16"),
+            "fp16": ("precision", precision == "fp16"),
+            "memory-efficient-fp16": ("precision", precision == "fp16", False),
+            "ddp-backend": ("parallelism.sharding", *backends),
+            "checkpoint-activations": ("parallelism.activation_checkpointing", checkpoints),
+        })  # fmt: skip
+        # Outside of the recipe's fields, so another value makes the work unknown.
+        as_usual = own.get("decoder-ffn-embed-dim") == 4 * recipe.model.hidden_size
+        usual = {"decoder-ffn-embed-dim"} if as_usual else set()
+        same = overrides.rules_of_given(given, _FIELDS)
+        same.pop("decoder-ffn-embed-dim", None)
+        if "total-num-update" in same:  # of the optimizer, as with another one the work of a step is the same
+            same["total-num-update"] = Same(field="optimizer.decay", allowed=(recipe.steps,))
+        known = _HARMLESS | _FIELDS.keys() | usual  # where a rule is missing, we do not give the program its arguments
+        return Rules(
+            own=own, same={**same, **other_names}, refused=_REFUSED, harmless=known, families=_FAMILIES, usual=_USUAL
+        )  # fmt: skip
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         """Its log counts positions from 2 on; the launcher's micro batch is all of a copy's batch."""

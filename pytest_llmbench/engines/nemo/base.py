@@ -113,30 +113,6 @@ _USUAL: Mapping[str, Any] = {
 _CHECKPOINTING_FIELD = "parallelism.activation_checkpointing"
 
 
-def _argument_rules(recipe: Recipe, own: Mapping[str, Any]) -> Rules:
-    """Return the rule of each override; `own` are those of the recipe's options, by their `_plain` names."""
-    how, model = recipe.parallelism.activation_checkpointing, recipe.model
-    sharded = recipe.parallelism.sharding == "optimizer"
-    granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
-    same = overrides.rules_of_given(overrides.values_of(recipe, _FIELDS, {}), _FIELDS)
-    same |= overrides.rules_of({
-        **shape_arguments(recipe),
-        "trainer.precision": ("precision", *_PRECISIONS.get(recipe.precision, ())),
-        "model.activations_checkpoint_granularity": (_CHECKPOINTING_FIELD, *granularity),
-        "model.optim.name": (
-            "parallelism.sharding", *(("distributed_fused_adam",) if sharded else ("fused_adam", "adam", "adamw")),
-        ),
-    })  # fmt: skip
-    if how == "none":
-        same |= overrides.rules_of({"model.activations_checkpoint_num_layers": (_CHECKPOINTING_FIELD, 0, None)})
-    usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
-    as_usual = {name for name, value in usual.items() if own.get(name) == value}
-    return Rules(
-        own=own, same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
-        usual={**_USUAL, "model.num_query_groups": (None, model.attention_heads)},
-    )  # fmt: skip
-
-
 # Around the training, for `gnu_time`.
 BEGIN = 'echo "BEGIN_TRAINING: $(LC_ALL=C date -u)"'
 END = 'echo "END_TRAINING: $(LC_ALL=C date -u)"'
@@ -231,7 +207,27 @@ class Nemo(External):
             yield "NeMo 1 has no key for model.biases: qkv, nor for model.rotary.scaling"
 
     def arguments(self, recipe: Recipe, topology: Topology | None = None) -> Rules:
-        return _argument_rules(recipe, _plain(recipe.options.get("arguments", {})))
+        own = _plain(recipe.options.get("arguments", {}))
+        how, model = recipe.parallelism.activation_checkpointing, recipe.model
+        sharded = recipe.parallelism.sharding == "optimizer"
+        granularity = ("full", None) if how == "none" else (how,)  # `full` of 0 layers is the same as none
+        same = overrides.rules_of_given(overrides.values_of(recipe, _FIELDS, {}), _FIELDS)
+        same |= overrides.rules_of({
+            **shape_arguments(recipe),
+            "trainer.precision": ("precision", *_PRECISIONS.get(recipe.precision, ())),
+            "model.activations_checkpoint_granularity": (_CHECKPOINTING_FIELD, *granularity),
+            "model.optim.name": (
+                "parallelism.sharding", *(("distributed_fused_adam",) if sharded else ("fused_adam", "adam", "adamw")),
+            ),
+        })  # fmt: skip
+        if how == "none":
+            same |= overrides.rules_of({"model.activations_checkpoint_num_layers": (_CHECKPOINTING_FIELD, 0, None)})
+        usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
+        as_usual = {name for name, value in usual.items() if own.get(name) == value}
+        return Rules(
+            own=own, same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
+            usual={**_USUAL, "model.num_query_groups": (None, model.attention_heads)},
+        )  # fmt: skip
 
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         rules = self.arguments(recipe, topology)

@@ -115,7 +115,7 @@ def test_a_log_of_megatron_bridge_is_compared_with_the_recipe(tmp_path: Path, ol
     assert said in "\n".join(check.differ)
     bf16 = recipe.model_copy(update={"precision": "bf16"})
     if not said:
-        assert "fp8_format hybrid" in "\n".join(ENGINE.compare(bf16, topology, ENGINE.read(log, bf16)).differ)
+        assert "fp8 hybrid" in "\n".join(ENGINE.compare(bf16, topology, ENGINE.read(log, bf16)).differ)
 
 
 def test_rank_0_of_megatron_bridge_has_a_clock_of_its_own(tmp_path: Path) -> None:

@@ -150,9 +150,7 @@ def test_a_log_of_an_fp8_training_says_so(printed: Mapping[str, str], fault: str
     arguments = given(recipe)
     wanted = {"bf16": "True", "fp8-format": "hybrid", "fp8-recipe": "tensorwise"}
     assert {name: arguments.get(name) for name in wanted} == wanted
-    settings = [
-        Setting(name=name, value=value, where="log:1", compared=name == "fp8") for name, value in printed.items()
-    ]
+    settings = [Setting(name=name, value=value, where="log:1", compared=False) for name, value in printed.items()]
     claim = Claim(name="layers", value=2, where="log:1")
     differ = engine.compare(recipe, NODES, StepSeries(settings=tuple(settings), claims=(claim,))).differ
     assert [fault in words for words in differ if fault] == [True] * bool(fault)

@@ -1,18 +1,19 @@
 """Runs compared with earlier ones: what became slower is a FAIL, and nothing else is accused."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.history.planted import repeat
-from benchmarks.history.simulated import Fleet, keep
+from benchmarks.history.simulated import REAL, Fleet, keep
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.history.baselines import check_wanted, compare_with_baseline
-from pytest_llmbench.history.compare import Change, Compared, NumberPair, compare_sessions, measure_change
+from pytest_llmbench.history.compare import Change, Compared, compare_sessions, measure_change, run_of_record
 from pytest_llmbench.history.database import History, open_history
 from pytest_llmbench.history.queries import runs_of
 from pytest_llmbench.history.rows import MetricRow
@@ -41,7 +42,7 @@ def change(
     before: Sequence[MetricRow], *after: MetricRow, past: Sequence[MetricRow] = (), shared: Scatter | None = None,
     usual: BetweenRuns | None = USUAL_BETWEEN_RUNS,
 ) -> Change:  # fmt: skip
-    return measure_change(NumberPair(before=before, after=after, past=past, usual=usual), shared=shared)
+    return measure_change(Compared(name="x", before=before, after=after, past=past, usual=usual), shared=shared)
 
 
 def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
@@ -175,6 +176,20 @@ def test_the_direction_decides(better: Any, after: float, regressed: bool | None
     """More words are better, more seconds are worse, and without a direction nothing is either."""
     told = change([row(100.0, better)], row(after, better))
     assert (told.regressed, told.improved) == (regressed, improved)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_no_pass(number: float) -> None:
+    """Such as of a statistic of a package that is not here; neither is one whose interval is none."""
+    with pytest.raises(ValueError, match="is not a number"):
+        change([row(100.0)], row(number))
+    real = RunRecord.read(REAL)
+    throughput = real.metrics["throughput"]
+    odd = real.model_copy(update={"metrics": {"throughput": throughput, "odd": throughput}})
+    none = {**odd.metrics, "odd": throughput.model_copy(update={"value": number})}
+    lines = compare_sessions([run_of_record(odd)], [run_of_record(odd.model_copy(update={"metrics": none}))])
+    assert {line.metric: line.verdict for line in lines}["odd"] == "ERROR"
+    assert change([row(100.0)], replace(row(100.0), low=number)).regressed is None
 
 
 def test_a_wide_interval_decides_nothing() -> None:

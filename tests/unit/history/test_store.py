@@ -89,6 +89,17 @@ def test_a_simulated_run_is_flagged_and_in_no_series(history: History, tmp_path:
         read_series(history, "opt125m", "throughput")
 
 
+def test_a_number_that_is_none_is_in_no_series(history: History, tmp_path: Path) -> None:
+    """A statistic of a package that is not here may be NaN; the rest of the record is imported."""
+    folder = session(tmp_path)
+    path = folder / "runs" / "opt125m" / "record.json"
+    record = json.loads(path.read_text())
+    record["metrics"]["odd"] = {**record["metrics"]["throughput"], "value": float("nan")}
+    path.write_text(json.dumps(record))
+    assert import_sessions(history, [folder]).new == 1
+    assert "odd" not in show_session(history, "20261101")["records"][0]["metrics"]
+
+
 def test_a_run_that_is_replayed_counts_once(history: History, tmp_path: Path) -> None:
     first = session(tmp_path, "20261101-120000-aaaaaa")
     record = json.loads((first / "runs" / "opt125m" / "record.json").read_text())

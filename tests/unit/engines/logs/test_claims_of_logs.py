@@ -73,10 +73,10 @@ def ours(arguments: Mapping[str, object] | None = None, counts: Mapping[str, int
     ("num_experts", 8, "experts 8"),
     ("optimizer", "sgd", "optimizer sgd"),
     ("position_embedding_type", "rope", "positions rope"),
-    ("fp8", "hybrid", "precision fp8"),
     ("hidden_dropout", 0.0, "dropout 0;"),
     ("attention_dropout", 0.25, "dropout 0.25;"),
     # These have no claim of their own.
+    ("fp8", "hybrid", "fp8 hybrid"),
     ("load", "/checkpoints/base", "load /checkpoints/base"),
     ("finetune", True, "finetune True"),
     ("window_size", "(128, 0)", "window_size (128, 0)"),
@@ -134,13 +134,21 @@ def test_lines_by_arguments_must_agree(tmp_path: Path, more: str, arguments: dic
     assert (problem.kind if problem else None) == kind, problem
 
 
+@pytest.mark.parametrize("values", [(False, True), (True, False)])
+def test_a_setting_of_several_values_has_to_agree_in_each(tmp_path: Path, values: tuple[bool, bool]) -> None:
+    """An attempt that ended before its first step leaves its settings in the log of the next one."""
+    more = "\n".join(f"  quick_geglu ..................................... {value}" for value in values)
+    problem = known(OURS.problem(tmp_path, ours(more=more)))
+    assert (problem.kind, "quick_geglu True" in problem.message) == ("wrong_work", True), problem.message
+
+
 def test_settings_are_counted_as_far_as_they_are_not_compared(tmp_path: Path) -> None:
     """The numbers of the optimizer may differ, as the work of a step is the same; the sentence names them."""
     printed = {"lr": 0.002, "moe_z_loss_coeff": 0.1, "seed": 7, "swin_backbone": None}
     compared = OURS.evidence(tmp_path, ours(printed)).compared
     assert compared.differ == ()
     assert compared.summary == (
-        "31 settings printed, 28 compared, 1 not in use, 1 without effect on the work of a step, "
+        "31 settings printed, 28 compared, 1 without effect on the work of a step, 1 not in use, "
         "1 unknown: moe_z_loss_coeff; unlike the recipe, with the same work: lr 0.002; optimizer.learning_rate of the "
         "recipe is 0.001"
     )
