@@ -42,7 +42,7 @@ def explain_undecided(judged: JudgedComparison) -> list[str]:
 
 
 def _cause(judged: JudgedComparison) -> list[str]:
-    """The cause, and the GPUs that stand out beside it."""
+    """The cause, and the slow GPUs that it leaves out."""
     cause = [f"cause: {judged.cause}"] if judged.cause is not None else []
     slow = [f"slow GPU: {words}" for _, words in slower_gpus(judged.decisive.record) if words not in "".join(cause)]
     return cause + slow
