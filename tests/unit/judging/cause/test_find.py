@@ -240,8 +240,8 @@ def test_any_evidence_gives_one_line(
         assert not flags[1]
         return
     assert "\n" not in str(found)
-    if rank_of(found) is not None:
-        assert owns[rank_of(found)] == max(owns)
+    if (number := rank_of(found)) is not None:
+        assert owns[number] == max(owns)
 
 
 TCP = "data between nodes went over TCP (NET/Socket); NCCL_IB_DISABLE=1 is set"
