@@ -108,7 +108,7 @@ def _verify(bundle: OpenedBundle, law: Law | None) -> Verification:
         result=str(bundle.predicate.get("result")),
         files=len(bundle.manifest.files),
         signer=bundle.signer,
-        left_out=[f"{file.path}: {file.why}" for file in bundle.manifest.left_out],
+        left_out=[f"{path}: {reason}" for path, reason in bundle.manifest.left_out.items()],
     )
     _verify_verdicts(session, _verify_runs(session, bundle, outcome, law), outcome)
     _verify_checks(session, outcome)
