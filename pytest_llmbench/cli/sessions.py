@@ -182,15 +182,15 @@ def _notes(observation: "Observation", folder: Path) -> list[str]:
 
 def _shower(*, once: bool, as_json: bool) -> Callable[["Observation", list[str], bool], None]:
     """Make the function that shows a snapshot, its notes, and, if it is the last one, the end."""
-    from pytest_llmbench.reporting.live import StateLines, console_for, counts, table_lines  # noqa: PLC0415  # pydantic
+    from pytest_llmbench.reporting.live import StateLines, counts, table_lines  # noqa: PLC0415  # pydantic
     from pytest_llmbench.reporting.screen import BlockScreen  # noqa: PLC0415
 
     changes, screen = StateLines(first_s=0.0), BlockScreen(sys.stdout)
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb"}
 
     def table(observation: "Observation", width: int, height: int, notes: Sequence[str] = ()) -> list[str]:
-        console = console_for(width, coloured=on_terminal and not os.environ.get("NO_COLOR"))
-        return table_lines(observation.snapshot, console, height, notes)
+        coloured = on_terminal and not os.environ.get("NO_COLOR")
+        return table_lines(observation.snapshot, width, height, notes, coloured=coloured)
 
     def show(observation: "Observation", notes: list[str], last: bool) -> None:
         width, height = shutil.get_terminal_size() if on_terminal else (200, 0)

@@ -14,7 +14,7 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.plugin.output.junit_cases import complete, lasting_name
 from pytest_llmbench.reporting.ci import annotate_tests, markdown, summary
-from pytest_llmbench.reporting.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
+from pytest_llmbench.reporting.verdict import DETAILED, SessionVerdict, decide, detailed_exit_code
 from pytest_llmbench.session.folder import point_to_latest
 
 ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
@@ -32,12 +32,11 @@ VERDICT: dict[str, Any] = {
 def test_a_pass_is_what_is_left(
     verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int, interrupted: str, why: str
 ) -> None:
-    outcome = SessionOutcome(
-        rows=[{"verdict": verdict, "reason": why} for verdict in verdicts], incomplete=["4.1"] if clause else [],
+    word, reason = decide(
+        [{"verdict": verdict, "reason": why} for verdict in verdicts], incomplete=["4.1"] if clause else [],
         simulated=simulated, interrupted=interrupted,
         unjudged=["run"] * unjudged, runs=3, exit_code=code,
     )  # fmt: skip
-    word, reason = decide(outcome)
     good = {"PASS", "XFAIL"} & set(verdicts) and set(verdicts) <= {"PASS", "XFAIL", "SKIP", "INCOMPLETE"}
     assert (word == "pass") == (bool(good) and code == 0 and not simulated and not clause and unjudged < 3)
     assert bool(reason) == (word != "pass")
