@@ -21,7 +21,7 @@ def call_in_site(work: Callable[[pytest.Config], T]) -> T:
     results: list[T] = []
     errors: list[ConfigError] = []
 
-    class Site:
+    class Caller:
         """A plugin that calls `work` instead of running a session."""
 
         @pytest.hookimpl(tryfirst=True)
@@ -36,7 +36,7 @@ def call_in_site(work: Callable[[pytest.Config], T]) -> T:
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         # Its rewriting of assertions warns of each module that was imported before it, such as this one.
-        pytest.main(["--assert=plain"], plugins=[Site()])
+        pytest.main(["--assert=plain"], plugins=[Caller()])
     if not (results or errors):
         errors = [ConfigError(f"pytest cannot be configured here: {output.getvalue().strip().removeprefix('ERROR: ')}")]
     if errors:
