@@ -17,8 +17,9 @@ from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.base import FinishedSession
 
@@ -128,8 +129,15 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
     for system, cluster in sorted({(record.system, str(record.cluster)) for record in records}):
         labels = {"session": session.id, "system": system, "cluster": cluster, "version": __version__}
         yield Sample("llmbench_session", "", "The session that the other numbers are of.", 1, labels)
-    verdicts = {judgement.test: str(judgement.verdict) for record in records for judgement in record.judgements}
-    counts = Counter(verdicts.values())
+    verdicts = {test.test: "ERROR" for test in session.planned.tests}  # until a file has another one
+    if (path := session.folder / layout.VERDICTS).exists():
+        judged = SessionVerdicts.read(path)
+        verdicts |= {str(row.get("test")): str(row.get("verdict")) for row in judged.tests}
+        verdicts |= {
+            f"requirements::{each.name}": each.verdict for each in judged.clauses if each.verdict == "INCOMPLETE"
+        }
+    verdicts |= {judgement.test: str(judgement.verdict) for record in records for judgement in record.judgements}
+    counts = Counter(verdict if verdict in {*Verdict} else "ERROR" for verdict in verdicts.values())
     for verdict in map(str, Verdict):
         yield Sample(
             "llmbench_tests", "", "Tests of the session by their verdict.", counts[verdict], {"verdict": verdict}
