@@ -129,15 +129,8 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
     for system, cluster in sorted({(record.system, str(record.cluster)) for record in records}):
         labels = {"session": session.id, "system": system, "cluster": cluster, "version": __version__}
         yield Sample("llmbench_session", "", "The session that the other numbers are of.", 1, labels)
-    verdicts = {test.test: "ERROR" for test in session.planned.tests}  # until a file has another one
-    if (path := session.folder / layout.VERDICTS).exists():
-        judged = SessionVerdicts.read(path)
-        verdicts |= {str(row.get("test")): str(row.get("verdict")) for row in judged.tests}
-        verdicts |= {
-            f"requirements::{each.name}": each.verdict for each in judged.clauses if each.verdict == "INCOMPLETE"
-        }
-    verdicts |= {judgement.test: str(judgement.verdict) for record in records for judgement in record.judgements}
-    counts = Counter(verdict if verdict in {*Verdict} else "ERROR" for verdict in verdicts.values())
+    verdicts = {judgement.test: str(judgement.verdict) for record in records for judgement in record.judgements}
+    counts = Counter([*verdicts.values(), *(row["verdict"] for row in _unrecorded(session))])
     for verdict in map(str, Verdict):
         yield Sample(
             "llmbench_tests", "", "Tests of the session by their verdict.", counts[verdict], {"verdict": verdict}
@@ -146,6 +139,25 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
     if ends:
         about = "Unix time at which the last run or check of the session ended."
         yield Sample("llmbench_session_end_timestamp", "seconds", about, max(ends), {})
+
+
+def _unrecorded(session: FinishedSession) -> Iterator[dict[str, str]]:
+    """Yield the verdict of each test and INCOMPLETE clause that no record has; ERROR where no file has one either."""
+    rows: dict[str, Mapping[str, object]] = {test.test: {} for test in session.planned.tests}
+    if (path := session.folder / layout.VERDICTS).exists():
+        judged = SessionVerdicts.read(path)
+        rows |= {str(row.get("test")): row for row in judged.tests}
+        rows |= {
+            f"requirements::{clause.name}": clause.model_dump(mode="json") for clause in judged.clauses
+            if clause.verdict is Verdict.INCOMPLETE
+        }  # fmt: skip
+    records: list[Record] = [*session.runs.values(), *session.checks.values()]
+    recorded = {judgement.test for record in records for judgement in record.judgements}
+    for test, row in rows.items():
+        if test not in recorded:
+            verdict, reason = row.get("verdict"), row.get("reason")
+            known = str(verdict) if verdict in {*Verdict} else "ERROR"
+            yield {"test": test, "verdict": known, "reason": str(reason or ("" if row else "no verdict is on record"))}
 
 
 def _why_no_energy(run: RunRecord) -> str:
@@ -202,3 +214,4 @@ def _rows(session: FinishedSession) -> Iterator[tuple[str, dict[str, Any]]]:
         about = {"session": record.session, "system": record.system, "about": record.about, "name": record.name}
         for judgement in record.judgements:
             yield "verdicts", {**about, **judgement.model_dump(mode="json")}
+    yield from (("verdicts", {"session": session.id, **row}) for row in _unrecorded(session))

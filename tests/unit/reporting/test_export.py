@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,15 @@ def test_a_test_without_a_record_is_counted(tmp_path: Path) -> None:
     """One without a verdict is an ERROR, as of a session that was killed; an INCOMPLETE clause counts as a test."""
     shutil.copy(RECORDED / "session.json", tmp_path)
 
-    def counts() -> dict[str, float]:
+    def counts() -> dict[str, int]:
         samples = samples_of(read_finished(tmp_path))
         assert {each.name for each in samples} == {"llmbench_tests"}
         assert len(samples) == len(Verdict)
-        return {each.labels["verdict"]: each.value for each in samples if each.value}
+        write_csv(read_finished(tmp_path), tmp_path / "csv")
+        with (tmp_path / "csv" / "verdicts.csv").open(newline="") as file:
+            verdicts = Counter(row["verdict"] for row in csv.DictReader(file))
+        assert verdicts == {each.labels["verdict"]: each.value for each in samples if each.value}
+        return dict(verdicts)
 
     first, second, *others = (test.test for test in read_plan(tmp_path).tests)
     assert counts() == {"ERROR": 2 + len(others)}
