@@ -142,7 +142,7 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
 
 
 def _unrecorded(session: FinishedSession) -> Iterator[dict[str, str]]:
-    """Yield the verdict of each test and INCOMPLETE clause that no record has; ERROR where no file has one either."""
+    """Yield verdicts from outside of the records: of INCOMPLETE clauses and other tests; ERROR of a test that lacks one."""
     rows: dict[str, Mapping[str, object]] = {test.test: {} for test in session.planned.tests}
     if (path := session.folder / layout.VERDICTS).exists():
         judged = SessionVerdicts.read(path)
