@@ -142,7 +142,7 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
 
 
 def _unrecorded(session: FinishedSession) -> Iterator[dict[str, str]]:
-    """Yield verdicts from outside of the records: of INCOMPLETE clauses and other tests; ERROR of a test that lacks one."""
+    """Yield verdicts that are outside of records, of tests and INCOMPLETE clauses; ERROR of a test that lacks one."""
     rows: dict[str, Mapping[str, object]] = {test.test: {} for test in session.planned.tests}
     if (path := session.folder / layout.VERDICTS).exists():
         judged = SessionVerdicts.read(path)
