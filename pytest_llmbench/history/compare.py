@@ -55,30 +55,24 @@ class Change:
     reason: str = ""  # the reason for a missing interval, or for one that is wide because of few steps
 
     @property
-    def worst(self) -> float | None:
-        """The most by which it may be worse, as a share; below 0 if it became better; None if unknown."""
+    def loss(self) -> tuple[float, float] | None:
+        """The least and the most by which it may be worse, as shares; below 0 if it became better; None if unknown."""
         if self.low is None or self.high is None or self.better is None:
             return None
-        return -self.low if self.better == "higher" else self.high
-
-    @property
-    def regressed(self) -> bool | None:
-        """True if it is worse beyond the uncertainty; None if that is unknown, or the interval too wide."""
-        if self.worst is None or self.low is None or self.high is None:
-            return None
-        if (-self.high if self.better == "higher" else self.low) > 0.0:
-            return True
-        return None if self.worst > COARSE else False
+        return (-self.high, -self.low) if self.better == "higher" else (self.low, self.high)
 
     @property
     def verdict(self) -> Verdict:
         """FAIL for a regression, INCONCLUSIVE for an interval that is missing or too wide, else PASS."""
-        return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[self.regressed]
+        least, most = self.loss or (-math.inf, math.inf)
+        if least > 0.0:
+            return Verdict.FAIL
+        return Verdict.PASS if most <= COARSE else Verdict.INCONCLUSIVE
 
     @property
     def improved(self) -> bool:
         """True if it is better beyond the uncertainty."""
-        return self.worst is not None and self.worst < 0.0
+        return self.loss is not None and self.loss[1] < 0.0
 
 
 def usual_spread(series: Series) -> BetweenRuns | None:
@@ -134,10 +128,8 @@ def measure_change(pair: Compared, *, shared: Scatter | None = None, alpha: floa
         before=means[0], after=means[1], unit=after[-1].unit, runs_before=len(before), runs_after=len(after),
         share=ratio - 1.0, better=after[-1].better or before[-1].better, alpha=alpha,
     )  # fmt: skip
-    for which, rows in (("earlier", before), ("new", after)):
-        if any(_error(row) is None for row in rows):
-            reason = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
-            return replace(change, reason=reason)
+    if any(_error(row) is None for row in (*before, *after)):
+        return replace(change, reason="one of the runs has no interval: it is too short, or its statistic has none")
     own = pair.scatter
     if pair.usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
         reason = f"runs on CPUs and at scale smoke scatter: {LEAST_PAST} earlier runs are needed"
@@ -260,11 +252,9 @@ def compare_sessions(
 
 def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Compared | None:
     """The verdict on incomparable runs of a recipe; None if they are comparable."""
-    sides = ((old, "earlier"), (new, "later"))
-    for runs, word in sides:
+    for runs, word in ((old, "earlier"), (new, "later")):
         if not runs:
             return Compared(name=recipe, verdict=Verdict.SKIP, reason=f"the {word} session has no run of it")
-    for runs, word in sides:
         if any(run.simulated for run in runs):
             reason = f"the {word} session simulated a fault: it measured nothing"
             return Compared(name=recipe, verdict=Verdict.SKIP, reason=reason)
@@ -312,7 +302,7 @@ def _judge(line: Compared, change: Change) -> Compared:
         needs_past = change.reason.startswith("runs on CPUs")
         return replace(line, verdict=Verdict.INCONCLUSIVE if needs_past else NOT_JUDGED, reason=change.reason)
     wide = change.reason or "a regression could hide in it"
-    reason = f"the interval is too wide: {wide}" if change.regressed is None else ""
+    reason = f"the interval is too wide: {wide}" if change.verdict is Verdict.INCONCLUSIVE else ""
     if change.improved:
         reason = "better beyond the uncertainty"
     return replace(line, verdict=change.verdict, reason=reason)

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.rows import MetricRow, Series
 
@@ -113,12 +113,8 @@ def find_session(connection: Connection, given: str) -> str:
     if given in matches:
         return given
     if not matches:  # `--llmbench-session-name` gives the folder its name
-        escaped = given.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        names = {f"like_{about}": f"%/{escaped}/{name}/%" for about, name in layout.FOLDERS.items()}
-        inside = " OR ".join(f"path LIKE :{name} ESCAPE '!'" for name in names)
-        matches = connection.column(
-            f"SELECT DISTINCT session FROM llmbench_runs WHERE {inside} ORDER BY 1 LIMIT 6", **names
-        )
+        places = connection.rows("SELECT DISTINCT session, path FROM llmbench_runs")
+        matches = sorted({row["session"] for row in places if Path(row["path"]).parts[-4:-3] == (given,)})[:6]
     if len(matches) == 1:
         return str(matches[0])
     if matches:

@@ -10,9 +10,10 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Document
 
-# The worst first. A test that is INCONCLUSIVE fails unless the session only warns of it.
-WORST_FIRST = ("ERROR", "FAIL", "INCOMPLETE", "INCONCLUSIVE", "XFAIL", "SKIP", "PASS")
-FAILING = frozenset({"ERROR", "FAIL", "INCONCLUSIVE"})
+# The order of every table, the worst first. A test that is INCONCLUSIVE fails unless the session only warns of it.
+WORST_FIRST = ("FAIL", "ERROR", "INCOMPLETE", "INCONCLUSIVE", "XFAIL", "SKIP", "PASS")
+FAILING = frozenset({"FAIL", "ERROR", "INCONCLUSIVE"})
+# The worst first.
 Word = Literal[
     "interrupted", "broken", "not_measured", "incomplete", "slow", "undecided", "nothing_judged", "pass"
 ]  # fmt: skip

@@ -156,12 +156,16 @@ def test_what_is_no_history_is_said(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("this is no database, whatever its length may be" * 100)
     cases = {
-        str(path): "not a database", str(tmp_path): "is a folder", "mysql://x@y/z": "cannot be in mysql",
-        "sqlite://": "lost with its process", "postgresql://u:secret@127.0.0.1:1/x": "cannot be opened",
-        "postgresql:/u:secret@h/x": "begins with postgresql://", "postgres:u:secret@h": "begins with postgres://",
-        "postgresql://u:p@secret@h/x": "are %40", "postgresql://u:a/secret@h/x": "are %40",
-        "postgresql://u:?secret@h/x": "are %40", "postgresql://127.0.0.1:1/x?password=secret": "cannot be opened",
-        "postgres+psycopg://u:secret@h/x": "cannot be in postgres",
+        str(path): "not a database", str(tmp_path): "is a folder",
+        "postgresql://u:secret@127.0.0.1:1/x": "cannot be opened",
+        "postgresql://127.0.0.1:1/x?password=secret": "cannot be opened",
+        **dict.fromkeys(
+            (
+                "", " ", "sqlite://", "sqlite:///:memory:", "mysql://x:secret@y/z", "postgresql:/u:secret@h/x",
+                "postgres:u:secret@h", "postgres+psycopg://u:secret@h/x", "postgresql://u:p@secret@h/x",
+                "postgresql://u:a/secret@h/x", "postgresql://u:?secret@h/x",
+            ), "must be a file, sqlite:///FILE, or postgresql://USER@HOST/DATABASE; in the login of a URL, @",
+        ),
     }  # fmt: skip
     for given, words in cases.items():
         with pytest.raises(ConfigError, match=words) as error, open_history(given):

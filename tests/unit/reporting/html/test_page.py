@@ -247,6 +247,14 @@ def test_a_verdict_that_contradicts_its_record_is_told(session: Path) -> None:
     assert len(page.rows) == declared(session)
 
 
+def test_a_check_that_lost_its_mark_of_no_bound_is_told(session: Path) -> None:
+    path = session / layout.VERDICTS
+    path.write_text(path.read_text().replace('"no bound"', '"bounded"'))
+    page = Page(write_page(session))
+    assert page.rows.count("pass") == 26
+    assert page.text.count("but its record says PASS, no bound") == 8
+
+
 def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
     """The figure shows earlier sessions of the same recipe, system and number of nodes; without any, it is left out."""
     fleet = Fleet("q", 1)
@@ -274,7 +282,7 @@ def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pyte
     path = write_page(folder)
     page = Page(path)
     shown = sum(told.get("class") == "item" and "data-k" in told for told in page.all("details"))
-    rows = len(page.rows) + sum(each.count("<tr role=") for each in page.comments)
+    rows = len(page.rows) + sum(each.count("<tr data-k") for each in page.comments)
     assert (shown, rows) == (200, 400)
     assert path.stat().st_size * 10 < 15e6
 
