@@ -256,19 +256,11 @@ def _some_skipped(e: Evidence) -> Iterator[str]:
             "their words"
         )
     count, whole = _count_skipped(e.recipe, e.series)
-    if not 0 < count <= _MOST_SKIPPED * whole:
-        return
-    judged, faster = judged_steps(e.recipe, e.series.steps), ""
-    lines = [(step.reported[_SKIPPED], step.seconds) for step in judged if _SKIPPED in step.reported and step.seconds]
-    skipped, made = ([seconds for number, seconds in lines if bool(number) == kind] for kind in (True, False))
-    if skipped and made:  # each line has its own count
-        share = stats.fmean(skipped + made) / stats.fmean(made) - 1
-        mean = f"the mean step takes {stats.fmean(made):.4g} s, and with them {share:+.2%}"
-        faster = f"; without the lines that have one, {mean}"
-    yield (
-        f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: their tokens count in the "
-        f"rate, and {100 * count / whole:.2g} % of it trained nothing{faster}"
-    )
+    if 0 < count <= _MOST_SKIPPED * whole:
+        yield (
+            f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: their tokens count in the "
+            f"rate, and {100 * count / whole:.2g} % of it trained nothing"
+        )
 
 
 def _count_skipped(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
