@@ -211,13 +211,14 @@ def _far_from_peak(e: Evidence) -> Iterator[str]:
 
 def _time_outside(e: Evidence) -> Iterator[str]:
     parts = outside(e)
-    if parts is None or e.recipe.scale != "full":  # at scale smoke, starting and ending take most of the time
+    if not parts or e.recipe.scale != "full":  # at scale smoke, starting and ending take most of the time
         return
-    steps_s, around_s, whole = parts.steps_s, parts.around_s, parts.steps_s + parts.seconds
+    steps_s, around_s, whole = parts["steps_s"], parts["around_s"], sum(parts.values())
+    rest = whole - steps_s
     long_around = around_s > max(_AROUND_S, _OUTSIDE_SHARE * (steps_s + around_s))
-    if long_around or parts.seconds > max(_START_S, _OUTSIDE_SHARE * whole):
-        start = "" if parts.before_s is None else f", {parts.before_s:.4g} s of it before the first"
-        share = f"{100 * parts.seconds / whole:.3g} % of the run ({parts.seconds:.4g} of {whole:.4g} s)"
+    if long_around or rest > max(_START_S, _OUTSIDE_SHARE * whole):
+        start = f", {parts['before_s']:.4g} s of it before the first" if "before_s" in parts else ""
+        share = f"{100 * rest / whole:.3g} % of the run ({rest:.4g} of {whole:.4g} s)"
         yield f"{share} was outside of steps{start}"
 
 
