@@ -286,6 +286,9 @@ class Validator:
             return Report(problem=str(error))
         except Exception:  # noqa: BLE001 - a check that breaks is an ERROR of its own, and ends no other
             return Report(problem=f"the check broke:\n{traceback.format_exc()}")
+        named = {finding.host for finding in report.findings} | report.unjudged.keys() | report.skipped.keys()
+        if strange := named - {None, *fleet.hosts, *gated, *gone}:
+            return Report(problem=f"the check tells of {listed(sorted(map(str, strange)))}, which it was not given")
         skipped = {**report.skipped, **{host: f"gated: it failed {reason}" for host, reason in gated.items()}}
         return report.model_copy(update={"skipped": skipped, "unjudged": {**gone, **report.unjudged}})
 
