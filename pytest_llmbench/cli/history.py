@@ -15,7 +15,7 @@ import typer
 
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, AsRecorded, law_of_today, print_facts, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import counted, for_people
+from pytest_llmbench.core.quantity import counted, for_people, utc
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ def series(
     elif as_csv:
         writer = csv.DictWriter(text := io.StringIO(), SeriesPoint._fields, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({**point._asdict(), "time": _day_and_time(point.time).isoformat()} for point in points)
+        writer.writerows(
+            {**point._asdict(), "time": dt.datetime.fromtimestamp(point.time, dt.UTC).isoformat()} for point in points
+        )
         typer.echo(text.getvalue(), nl=False)
     else:
         rows = [
@@ -302,9 +304,5 @@ def _compared_runs(law: "Law", notes: list[str], given: str, history: "History |
     return runs_of(history, known)
 
 
-def _day_and_time(at: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(at, tz=dt.UTC)
-
-
 def _time(at: float) -> str:
-    return _day_and_time(at).strftime("%Y-%m-%d %H:%M:%S")
+    return utc(at).removesuffix(" UTC")

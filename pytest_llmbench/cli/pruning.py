@@ -3,11 +3,10 @@
 import os
 import shutil
 import time
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_llmbench.cluster.runs import Session
 from pytest_llmbench.core.errors import ConfigError
@@ -22,59 +21,39 @@ _LIVES_S = 600.0
 _jobs_of_user = cache(jobs_of_user)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OldSession:
-    """A session's folder: days since its last change, bytes, and the reason to keep it, which is empty if it may go."""
-
-    folder: Path
-    age_days: float
-    size: int
-    fate: Literal["keep", "delete", "deleted"]
-    reason: str = ""
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The row of the table and of JSON."""
-        return {
-            "session": self.folder.name, "age_days": round(self.age_days, 1), "bytes": self.size, "fate": self.fate,
-            "why": self.reason,
-        }  # fmt: skip
-
-
-def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[OldSession]:
+def choose(run_dir: Path, older_than: float | None, keep: int | None) -> list[dict[str, Any]]:
     """Decide on each session of a folder, newest first: it may go after `older_than` days without a change.
 
-    Raises ConfigError if the folder is missing.
+    A row has the name of its folder, the days since its last change, its bytes, its fate (`delete` or `keep`), and the
+    reason to keep it. Raises ConfigError if the folder is missing.
     """
     _jobs_of_user.cache_clear()
-    sessions = []
+    rows = []
     for number, folder in enumerate(sessions_in(run_dir)):
         times = [path.lstat().st_mtime for path in (folder, *folder.iterdir())]
         age = max(0.0, (time.time() - max(times)) / _DAY_S)
         if keep is not None and number < keep:
-            reason = f"among the newest {keep}"
+            why = f"among the newest {keep}"
         elif older_than is not None and age <= older_than:
-            reason = f"not older than {older_than:g} days"
+            why = f"not older than {older_than:g} days"
         else:
-            reason = _sign_of_life(folder)
+            why = _sign_of_life(folder)
         size = sum(Path(place, name).lstat().st_size for place, _, names in os.walk(folder) for name in names)
-        fate: Literal["keep", "delete"] = "keep" if reason else "delete"
-        sessions.append(OldSession(folder=folder, age_days=age, size=size, fate=fate, reason=reason))
-    return sessions
+        fate = "keep" if why else "delete"
+        rows.append({"session": folder.name, "age_days": round(age, 1), "bytes": size, "fate": fate, "why": why})
+    return rows
 
 
-def delete(session: OldSession) -> OldSession:
-    """Delete a session's folder, unless another process resumes it at this moment."""
-    path = session.folder / layout.JOURNAL
+def delete(folder: Path) -> str:
+    """Delete a session's folder; return the reason if that fails, or another process resumes it at this moment."""
+    path = folder / layout.JOURNAL
     try:
-        if path.exists():
-            with closing(Journal(path)):  # the open journal locks out a process that would resume the session
-                shutil.rmtree(session.folder)
-        else:
-            shutil.rmtree(session.folder)
+        # The open journal locks out a process that would resume the session.
+        with closing(Journal(path)) if path.exists() else nullcontext():
+            shutil.rmtree(folder)
     except (ConfigError, OSError) as error:
-        return replace(session, fate="keep", reason=str(error))
-    return replace(session, fate="deleted")
+        return str(error)
+    return ""
 
 
 def _sign_of_life(folder: Path) -> str:

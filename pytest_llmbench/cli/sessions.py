@@ -109,14 +109,15 @@ def prune_sessions(
 
     if older_than is None and keep is None:
         raise ConfigError("give --older-than DAYS, --keep N, or both")
-    sessions = choose(run_dir, older_than, keep)
-    if yes:
-        sessions = [delete(session) if session.fate == "delete" else session for session in sessions]
-    print_rows([session.plain for session in sessions], as_json=as_json)
-    sizes = [session.size for session in sessions if session.fate in {"delete", "deleted"}]
+    rows = choose(run_dir, older_than, keep)
+    chosen = [row for row in rows if row["fate"] == "delete"]
+    for row in chosen if yes else ():
+        row["why"] = delete(run_dir / row["session"])
+        row["fate"] = "keep" if row["why"] else "deleted"
+    print_rows(rows, as_json=as_json, columns=("session", "age_days", "bytes", "fate", "why"))
     if not as_json:
-        rest = "" if yes else ": --yes deletes them"
-        typer.echo(f"{len(sizes)} of {len(sessions)} sessions, {sum(sizes) / 1e6:,.1f} MB{rest}")
+        sizes, rest = [row["bytes"] for row in chosen if row["fate"] != "keep"], "" if yes else ": --yes deletes them"
+        typer.echo(f"{len(sizes)} of {len(rows)} sessions, {sum(sizes) / 1e6:,.1f} MB{rest}")
 
 
 def watch_session(
@@ -181,15 +182,15 @@ def _notes(observation: "Observation", folder: Path) -> list[str]:
 
 def _shower(*, once: bool, as_json: bool) -> Callable[["Observation", list[str], bool], None]:
     """Make the function that shows a snapshot, its notes, and, if it is the last one, the end."""
-    from pytest_llmbench.reporting.live import StateLines, console_for, counts, table_lines  # noqa: PLC0415  # pydantic
+    from pytest_llmbench.reporting.live import StateLines, counts, table_lines  # noqa: PLC0415  # pydantic
     from pytest_llmbench.reporting.screen import BlockScreen  # noqa: PLC0415
 
     changes, screen = StateLines(first_s=0.0), BlockScreen(sys.stdout)
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb"}
 
     def table(observation: "Observation", width: int, height: int, notes: Sequence[str] = ()) -> list[str]:
-        console = console_for(width, coloured=on_terminal and not os.environ.get("NO_COLOR"))
-        return table_lines(observation.snapshot, console, height, notes)
+        coloured = on_terminal and not os.environ.get("NO_COLOR")
+        return table_lines(observation.snapshot, width, height, notes, coloured=coloured)
 
     def show(observation: "Observation", notes: list[str], last: bool) -> None:
         width, height = shutil.get_terminal_size() if on_terminal else (200, 0)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Mapping
+from contextlib import suppress
 from gzip import GzipFile
 from pathlib import Path
 from typing import IO
@@ -57,11 +58,9 @@ def read_member(source: BinaryFile, name: str, sink: IO[bytes] | None, most: int
 
     Raises BundleError if it has another name, is cut, or is larger than `most` bytes.
     """
-    block = source.read(_BLOCK)
-    try:
+    block, size = source.read(_BLOCK), -1
+    with suppress(tarfile.TarError, ValueError):
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
-    except (tarfile.TarError, ValueError) as error:
-        raise BundleError(f"the file is not a bundle, or was altered: there is no header of {name} in it") from error
     if size < 0 or block != header(name, size):
         raise BundleError(f"the file is not a bundle, or was altered at the header of {name}")
     if size > most:

@@ -6,7 +6,8 @@ https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,29 +55,27 @@ def read_private_key(path: Path) -> CryptoSigner:
 
     Raises ConfigError if others may read it, it is encrypted, or it is not an ed25519 key in PEM.
     """
-    text = read_at_most(path, _LARGEST_KEY)
+    key = _read_key(path, partial(pem.load_pem_private_key, password=None), Ed25519PrivateKey, "private")
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ConfigError(f"{path} can be read by others: chmod 600 {path}, and consider whether it is still secret")
-    try:
-        key = pem.load_pem_private_key(text, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(
-            f"{path} must be a private key in PEM without a passphrase: {error}; see llmbench keygen"
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{path} is a key of another kind than ed25519; llmbench keygen makes one")
     return CryptoSigner(key)
 
 
 def read_public_key(path: Path) -> SSlibKey:
     """Read a public key. Raises ConfigError: it is not an ed25519 public key in PEM."""
+    return SSlibKey.from_crypto(_read_key(path, pem.load_pem_public_key, Ed25519PublicKey, "public"))
+
+
+def _read_key(path: Path, load: Callable[[bytes], Any], kind: Any, word: str) -> Any:
     try:
-        key = pem.load_pem_public_key(read_at_most(path, _LARGEST_KEY))
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} must be a public key in PEM, which begins with BEGIN PUBLIC KEY: {error}") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path} is a key of another kind than ed25519")
-    return SSlibKey.from_crypto(key)
+        key = load(read_at_most(path, _LARGEST_KEY))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(
+            f"{path} must be a {word} key in PEM without a passphrase: {error}; see llmbench keygen"
+        ) from error
+    if not isinstance(key, kind):
+        raise ConfigError(f"{path} is a key of another kind than ed25519; llmbench keygen makes one")
+    return key
 
 
 def sign(predicate: Mapping[str, Any], digests: Mapping[str, str], signer: CryptoSigner | None) -> bytes:
@@ -108,10 +107,8 @@ def open_envelope(text: bytes, keys: Sequence[Key]) -> tuple[Statement, str | No
         raise BundleError(f"the envelope of the signature was altered: {error}") from error
     # The signature covers the payload alone: whatever else stands in the envelope must be as `sign` writes it.
     signatures = {name: Signature(name, made.signature) for name, made in envelope.signatures.items()}
-    if _written(Envelope(envelope.payload, PAYLOAD_TYPE, signatures)) != text:
+    if len(signatures) > 1 or _written(Envelope(envelope.payload, PAYLOAD_TYPE, signatures)) != text:
         raise BundleError("the envelope of the signature was altered: it is not as llmbench writes one")
-    if len(signatures) > 1:
-        raise BundleError("it has several signatures, and llmbench makes one")
     for name in signatures:
         trusted = [key for key in keys if key.keyid == name]
         if not trusted:

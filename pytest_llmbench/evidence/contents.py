@@ -52,24 +52,18 @@ class BundledFile(Strict):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class FileLeftOut(Strict):
-    """A file of the session's folder that is not in the bundle, and the reason."""
-
-    path: str
-    why: str
-
-
 class Manifest(Strict):
-    """`manifest.json` of a bundle: every file in it, in the order of the archive, and those left out.
+    """`manifest.json` of a bundle: every file in it, in the order of the archive.
 
-    `replayed` has the path of the logs of each run that was made elsewhere.
+    `left_out` has the reason for each file of the session's folder that is not in it, `replayed` the path of the logs
+    of each run that was made elsewhere.
     """
 
     schema_version: Literal[1] = 1
     session: str
     llmbench: str
     files: tuple[BundledFile, ...]
-    left_out: tuple[FileLeftOut, ...] = ()
+    left_out: Mapping[str, str] = {}
     replayed: Mapping[str, str] = {}
 
     @classmethod
@@ -108,17 +102,18 @@ def refuse_name(name: str) -> None:
 
 def find_contents(
     folder: Path, runs: Mapping[str, RunRecord]
-) -> tuple[dict[str, Path], tuple[FileLeftOut, ...], dict[str, str]]:
+) -> tuple[dict[str, Path], dict[str, str], dict[str, str]]:
     """Find the files of a bundle: in the session's folder, and the logs that its runs replayed.
 
     Returns:
-        The place of each file by its path in the bundle, the files left out, and the path of each replayed run's logs.
+        The place of each file by its path in the bundle, the reason for each file that is left out, and the path of
+        each replayed run's logs.
 
     Raises BundleError if a file has a name that no bundle may have, and ConfigError if logs that were replayed are
     gone.
     """
     places: dict[str, Path] = {}
-    left_out: list[FileLeftOut] = []
+    left_out: dict[str, str] = {}
     replayed = {}
     _add_folder(folder, "", places, left_out)
     for key, record in runs.items():
@@ -135,18 +130,17 @@ def find_contents(
         replayed[key] = name
     for name in places:
         refuse_name(name)
-    return dict(sorted(places.items())), tuple(left_out), replayed
+    return dict(sorted(places.items())), left_out, replayed
 
 
-def _add_folder(folder: Path, prefix: str, places: dict[str, Path], left_out: list[FileLeftOut]) -> None:
+def _add_folder(folder: Path, prefix: str, places: dict[str, Path], left_out: dict[str, str]) -> None:
     for place, folders, names in os.walk(folder):
         links = [name for name in folders if Path(place, name).is_symlink()]
         folders[:] = sorted(name for name in folders if name not in links)
         for path in sorted(Path(place, name) for name in [*names, *links]):
             name = prefix + path.relative_to(folder).as_posix()
-            reason = MADE_AGAIN.get(name) or _reason_to_leave_out(path)
-            if reason:
-                left_out.append(FileLeftOut(path=name, why=reason))
+            if reason := MADE_AGAIN.get(name) or _reason_to_leave_out(path):
+                left_out[name] = reason
             elif name != CERTIFICATE:
                 places[name] = path
 

@@ -19,7 +19,7 @@ from pytest_llmbench.judging.recount import same
 from pytest_llmbench.plugin.verdict.compare import JudgedComparison
 from pytest_llmbench.plugin.verdict.run import Run
 from pytest_llmbench.reporting.ci import case_properties
-from pytest_llmbench.reporting.verdict import SessionOutcome, SessionVerdict, decide
+from pytest_llmbench.reporting.verdict import DETAILED, SessionVerdict, decide
 
 _COMPARISON = re.compile(r"(>=|>|<=|<) (.+)")
 
@@ -209,12 +209,12 @@ def _compare_word(session: RecordedSession, verdicts: SessionVerdicts) -> Iterat
     yield from _compare(name, stated, "the other files", due)
     unjudged = [run.strip() for run in verdicts.facts.get("speed_not_judged", "").split(",") if run]
     words = {
-        decide(SessionOutcome(
-            rows=verdicts.tests, unjudged=unjudged, runs=len(session.plan.runs), speed_required=required,
+        decide(
+            verdicts.tests, unjudged=unjudged, runs=len(session.plan.runs), speed_required=required,
             incomplete=[clause.name for clause in verdicts.clauses if clause.verdict is Verdict.INCOMPLETE],
             simulated=any(run.simulated for run in session.runs.values()),
-            exit_code=1 if kept.exit_code in {11, 12, 13} else kept.exit_code,
-        )) for required in (False, True)
+            exit_code=1 if kept.exit_code in DETAILED.values() else kept.exit_code,
+        ) for required in (False, True)
     }  # fmt: skip
     if (kept.verdict, kept.reason) not in words:
         possible = " or ".join(sorted(f"{word} ({reason})" if reason else word for word, reason in words))

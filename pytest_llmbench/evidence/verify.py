@@ -108,21 +108,22 @@ def _verify(bundle: OpenedBundle, law: Law | None) -> Verification:
         result=str(bundle.predicate.get("result")),
         files=len(bundle.manifest.files),
         signer=bundle.signer,
-        left_out=[f"{file.path}: {file.why}" for file in bundle.manifest.left_out],
+        left_out=[f"{path}: {reason}" for path, reason in bundle.manifest.left_out.items()],
     )
-    _verify_verdicts(session, _verify_runs(session, bundle, outcome, law), outcome)
-    _verify_checks(session, outcome)
-    for differences_of in (differences_of_junit, differences_of_derived):
-        outcome.differences += differences_of(session)
-    outcome.differences += _differences_of_bundle(session, bundle)
+    agreement = Agreement(session.folder)
+    _verify_verdicts(session, _verify_runs(session, agreement, bundle, outcome, law), outcome)
+    _verify_checks(session, agreement, outcome)
+    outcome.differences += [
+        *differences_of_junit(session), *differences_of_derived(session), *_differences_of_bundle(session, bundle),
+    ]  # fmt: skip
     return outcome
 
 
 def _verify_runs(
-    session: RecordedSession, bundle: OpenedBundle, outcome: Verification, law: Law | None
+    session: RecordedSession, agreement: Agreement, bundle: OpenedBundle, outcome: Verification, law: Law | None
 ) -> dict[str, RunRecord]:
     """Read the logs of all runs again; return the records that they give, by key."""
-    system, agreement, again = _system_of(session, outcome), Agreement(session.folder), {}
+    system, again = _system_of(session, outcome), {}
     for key, record in session.runs.items():
         folder, logs = session.folder / layout.FOLDERS["run"] / key, bundle.manifest.replayed.get(key)
         if record.replayed is not None and logs is None:
@@ -180,20 +181,16 @@ def _verify_verdicts(session: RecordedSession, again: Mapping[str, RunRecord], o
         if test in declared and together:
             rerun = session.system is not None and session.system.rerun
             rejudged = judge_test_again(judgement, together, rerun=rerun)
-        elif test in declared:
-            rejudged = Rejudged(taken="its runs could not be judged again")
-        elif test.startswith("history::"):
-            rejudged = Rejudged(taken="how it compares with earlier sessions")
         else:
-            rejudged = Rejudged(taken="how groups of nodes compare")
+            compared = "how it compares with earlier sessions, or with other nodes"
+            rejudged = Rejudged(taken="its runs could not be judged again" if test in declared else compared)
         outcome.differences += [f"{test}: {rejudged.difference}"] if rejudged.difference else []
         outcome.taken += [f"{test}: {judgement.verdict}: {rejudged.taken}"] if rejudged.taken else []
         outcome.verdicts += not (rejudged.difference or rejudged.taken)
 
 
-def _verify_checks(session: RecordedSession, outcome: Verification) -> None:
+def _verify_checks(session: RecordedSession, agreement: Agreement, outcome: Verification) -> None:
     """Judge each check by its findings and readings, and these by the answers of its probes where they are enough."""
-    agreement = Agreement(session.folder)
     for record in session.checks.values():
         name = f"check {record.check}"
         outcome.differences += _differences_of_check(record, session)

@@ -1,7 +1,8 @@
 """`--llmbench-compare-to`: the earlier runs of the history that a new run is compared with, and the verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 from pytest_llmbench.core.errors import ConfigError, unknown
@@ -12,7 +13,6 @@ from pytest_llmbench.history.compare import (
     NOT_JUDGED,
     Change,
     Compared,
-    NumberPair,
     compare_runs,
     not_comparable,
     run_of_record,
@@ -54,7 +54,7 @@ def compare_with_baseline(
 
     `session` is the id of the new runs' session, whose records are left out of the baseline.
     """
-    lines: list[Compared | tuple[Compared, NumberPair]] = []
+    lines: list[Compared] = []
     with history.reading() as connection:
         for records in runs:
             new = [run_of_record(record) for record in records]
@@ -70,8 +70,7 @@ def compare_with_baseline(
                 measurements=[*digests, ""],
             )  # fmt: skip
             lines.append(_baseline(connection, history.shown, line, new, earlier, wanted))
-    changes = iter(compare_runs([line[1] for line in lines if isinstance(line, tuple)]))
-    return [line if isinstance(line, Compared) else _judge(line[0], next(changes), wanted) for line in lines]
+    return compare_runs(lines, partial(_judge, wanted))
 
 
 def _comparable(runs: Sequence[PastRun], statistic_of_record: str) -> Compared:
@@ -98,56 +97,58 @@ def _is_usable(row: MetricRow | None) -> bool:
 def _baseline(
     connection: Connection, shown: str, line: Compared, new: Sequence[PastRun], earlier: Sequence[PastRun],
     wanted: Wanted,
-) -> Compared | tuple[Compared, NumberPair]:  # fmt: skip
-    """The pair of the new runs and their baseline; without a baseline, the verdict.
+) -> Compared:  # fmt: skip
+    """The numbers of the new runs and of their baseline; without a baseline, the verdict.
 
     A new recipe is SKIP; one that ran before on another machine, or was changed, is INCONCLUSIVE.
     """
     series, metric = new[0].series, line.metric
     have = f"{counted(len(earlier), 'earlier run')} of {series.recipe}"
     same = [run for run in earlier if run.series == series]
-    chosen = _choose(connection, same, wanted, metric)
-    usable = [run for run in chosen if run.problem is None and _is_usable(run.metrics.get(metric))]
+    measured = [run for run in same if run.problem is None and metric in run.metrics]
+    sessions, candidates = _choose(connection, measured, wanted, metric)
+    chosen = [run for run in same if run.session in sessions]
+    usable = [run for run in measured if run.session in sessions and _is_usable(run.metrics[metric])]
+    before, after = ([run.metrics[metric] for run in runs] for runs in (usable, new))
     if not earlier:
         reason = f"no baseline: the history {shown} has no earlier run of {series.recipe}"
         return replace(line, verdict=Verdict.SKIP, reason=reason)
     if not same:
-        differs = earlier[-1].series.differs_from(series)
-        reason = f"no baseline: {have}, and none is comparable. The newest differs: {differs}"
-        return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    if not usable:
-        reason = f"no baseline: none of {have} on this machine is of {wanted}"
-        if chosen:
-            reason = f"no baseline: none of the runs of {wanted} could be judged, or has an interval of its {metric}"
-        return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    usable, candidates = _best(usable, metric) if wanted.kind == "best" else (usable, 1)
-    before, after = ([run.metrics[metric] for run in runs] for runs in (usable, new))
-    if obstacle := not_comparable(before, after):
-        return replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"no baseline: {obstacle}")
-    past = [run.metrics[metric] for run in same if run.problem is None and metric in run.metrics]
-    pair = NumberPair(
-        metric=metric, before=before, after=after,
-        past=past[-_MOST_PAST:], usual=usual_spread(series), candidates=candidates,
-    )  # fmt: skip
-    return replace(line, sessions=tuple(dict.fromkeys(run.session for run in usable))), pair
-
-
-def _choose(connection: Connection, runs: Sequence[PastRun], wanted: Wanted, metric: str) -> list[PastRun]:
-    """The runs of the wanted baseline; the last sessions are those since the last change of the metric."""
-    if wanted.kind == "best":
-        return [*runs]
-    if wanted.kind == "last":
-        measured: dict[str, list[MetricRow]] = {}
-        for run in runs:
-            if run.problem is None and metric in run.metrics:
-                measured.setdefault(run.session, []).append(run.metrics[metric])
-        newest = [*measured.items()][-max(wanted.count, _MOST_PAST) :]
-        means = [fmean(row.value for row in rows) for _, rows in newest]
-        higher = bool(newest) and newest[-1][1][-1].better == "higher"
-        sessions = {newest[i][0] for i in current_level(means, higher=higher)[-wanted.count :]}
+        obstacle = f"{have}, and none is comparable. The newest differs: {earlier[-1].series.differs_from(series)}"
+    elif not chosen:
+        obstacle = f"none of {have} on this machine is of {wanted}"
+    elif not usable:
+        obstacle = f"none of the runs of {wanted} could be judged, or has an interval of its {metric}"
     else:
-        sessions = _sessions_of(connection, wanted)
-    return [run for run in runs if run.session in sessions]
+        obstacle = not_comparable(before, after)
+    if obstacle:
+        return replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"no baseline: {obstacle}")
+    return replace(
+        line, before=before, after=after, past=[run.metrics[metric] for run in measured][-_MOST_PAST:],
+        usual=usual_spread(series), candidates=candidates, sessions=tuple(dict.fromkeys(run.session for run in usable)),
+    )  # fmt: skip
+
+
+def _choose(
+    connection: Connection, measured: Sequence[PastRun], wanted: Wanted, metric: str
+) -> tuple[Collection[str], int]:
+    """The sessions of the wanted baseline, and the number of those that the best one was chosen from.
+
+    The last sessions are those since the last change of the metric.
+    """
+    if wanted.kind in {"tag", "commit"}:
+        return _sessions_of(connection, wanted), 1
+    rows: dict[str, list[MetricRow]] = {}
+    for run in measured:
+        rows.setdefault(run.session, []).append(run.metrics[metric])
+    means = {session: fmean(row.value for row in of_one) for session, of_one in rows.items()}
+    higher = bool(measured) and measured[-1].metrics[metric].better == "higher"
+    if wanted.kind == "best":
+        ranked = sorted(means, key=lambda session: means[session], reverse=higher)
+        return ranked[:1], max(1, len(means))
+    newest = [*means][-max(wanted.count, _MOST_PAST) :]
+    level = current_level([means[session] for session in newest], higher=higher)
+    return [newest[i] for i in level[-wanted.count :]], 1
 
 
 def _sessions_of(connection: Connection, wanted: Wanted) -> set[str]:
@@ -160,19 +161,8 @@ def _sessions_of(connection: Connection, wanted: Wanted) -> set[str]:
     return {*connection.column(commits, beginning=wanted.name, length=len(wanted.name))}
 
 
-def _best(runs: Sequence[PastRun], metric: str) -> tuple[list[PastRun], int]:
-    """The runs of the session with the best mean, and the number of sessions."""
-    sessions: dict[str, list[PastRun]] = {}
-    for run in runs:
-        sessions.setdefault(run.session, []).append(run)
-    higher = runs[-1].metrics[metric].better == "higher"
-    means = {name: fmean(run.metrics[metric].value for run in of_one) for name, of_one in sessions.items()}
-    best = (max if higher else min)(means, key=lambda name: means[name])
-    return sessions[best], len(sessions)
-
-
-def _judge(line: Compared, change: Change, wanted: Wanted) -> Compared:
-    line = replace(line, verdict=change.verdict, change=change)
+def _judge(wanted: Wanted, line: Compared, change: Change) -> Compared:
+    line = replace(line, verdict=change.verdict)
     if change.verdict is Verdict.PASS:
         return line
     share, word = for_people(100 * abs(change.share), 2), "lower" if change.share < 0.0 else "higher"

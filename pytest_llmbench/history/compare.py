@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -55,30 +55,24 @@ class Change:
     reason: str = ""  # the reason for a missing interval, or for one that is wide because of few steps
 
     @property
-    def worst(self) -> float | None:
-        """The most by which it may be worse, as a share; below 0 if it became better; None if unknown."""
+    def loss(self) -> tuple[float, float] | None:
+        """The least and the most by which it may be worse, as shares; below 0 if it became better; None if unknown."""
         if self.low is None or self.high is None or self.better is None:
             return None
-        return -self.low if self.better == "higher" else self.high
-
-    @property
-    def regressed(self) -> bool | None:
-        """True if it is worse beyond the uncertainty; None if that is unknown, or the interval too wide."""
-        if self.worst is None or self.low is None or self.high is None:
-            return None
-        if (-self.high if self.better == "higher" else self.low) > 0.0:
-            return True
-        return None if self.worst > COARSE else False
+        return (-self.high, -self.low) if self.better == "higher" else (self.low, self.high)
 
     @property
     def verdict(self) -> Verdict:
         """FAIL for a regression, INCONCLUSIVE for an interval that is missing or too wide, else PASS."""
-        return {True: Verdict.FAIL, False: Verdict.PASS, None: Verdict.INCONCLUSIVE}[self.regressed]
+        least, most = self.loss or (-math.inf, math.inf)
+        if least > 0.0:
+            return Verdict.FAIL
+        return Verdict.PASS if most <= COARSE else Verdict.INCONCLUSIVE
 
     @property
     def improved(self) -> bool:
         """True if it is better beyond the uncertainty."""
-        return self.worst is not None and self.worst < 0.0
+        return self.loss is not None and self.loss[1] < 0.0
 
 
 def usual_spread(series: Series) -> BetweenRuns | None:
@@ -87,14 +81,22 @@ def usual_spread(series: Series) -> BetweenRuns | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NumberPair:
-    """The number of each earlier and each new run of one series, at least one each."""
+class Compared:
+    """A number of earlier and later runs, with the verdict on its change."""
 
-    before: Sequence[MetricRow]
-    after: Sequence[MetricRow]
+    name: str  # recipe, or key of the first of the later runs
+    metric: str = ""  # the statistic; empty for incomparable runs
+    # PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number that lacks
+    # a direction or an interval
+    verdict: str = NOT_JUDGED
+    reason: str = ""  # the reason of the verdict, or a note
+    change: Change | None = None
+    sessions: tuple[str, ...] = ()  # sessions of the earlier runs that the history chose
+    # The number of each earlier and each later run of one series; none for incomparable ones
+    before: Sequence[MetricRow] = ()
+    after: Sequence[MetricRow] = ()
     past: Sequence[MetricRow] = ()  # of all earlier runs of the series, in order of time; used from 3 runs on
-    usual: BetweenRuns | None  # the difference between runs of other systems; without it, `past` must have 3 runs
-    metric: str = ""
+    usual: BetweenRuns | None = None  # the difference between runs of other systems; without it, `past` needs 3 runs
     candidates: int = 1  # number of sessions from which `before` was chosen as the best
 
     @property
@@ -108,7 +110,7 @@ class NumberPair:
         return scatter_of_runs(*([row.value for row in rows] for rows in (self.past, self.before, self.after)))
 
 
-def measure_change(pair: NumberPair, *, shared: Scatter | None = None, alpha: float = ALPHA) -> Change:
+def measure_change(pair: Compared, *, shared: Scatter | None = None, alpha: float = ALPHA) -> Change:
     """Compare a number of two sets of runs.
 
     The interval is that of the ratio of both means. It covers the noise of the steps within each run, and the
@@ -126,10 +128,8 @@ def measure_change(pair: NumberPair, *, shared: Scatter | None = None, alpha: fl
         before=means[0], after=means[1], unit=after[-1].unit, runs_before=len(before), runs_after=len(after),
         share=ratio - 1.0, better=after[-1].better or before[-1].better, alpha=alpha,
     )  # fmt: skip
-    for which, rows in (("earlier", before), ("new", after)):
-        if any(_error(row) is None for row in rows):
-            reason = f"one of the {which} runs has no interval: it is too short, or its statistic has none"
-            return replace(change, reason=reason)
+    if any(_error(row) is None for row in (*before, *after)):
+        return replace(change, reason="one of the runs has no interval: it is too short, or its statistic has none")
     own = pair.scatter
     if pair.usual is None and (len(past) < LEAST_PAST or own.freedom <= 0.0):
         reason = f"runs on CPUs and at scale smoke scatter: {LEAST_PAST} earlier runs are needed"
@@ -172,13 +172,19 @@ def not_comparable(before: Sequence[MetricRow], after: Sequence[MetricRow]) -> s
     units = {row.unit for row in (*before, *after)}
     if len(units) > 1:
         return f"numbers in {' and '.join(sorted(units))} cannot be compared"
+    if not _are_finite(before, after):
+        return f"one of {', '.join(f'{row.value:g}' for row in (*before, *after))} is not a number"
     mean = fmean(row.value for row in before)
     return "" if mean > 0.0 else f"a mean of {mean:g} cannot be the base of a change in percent"
 
 
+def _are_finite(*sides: Sequence[MetricRow]) -> bool:
+    return all(math.isfinite(row.value) for rows in sides for row in rows)
+
+
 def _error(row: MetricRow) -> float | None:
     """Standard error of a run's number by its own steps, as a share; None without an interval."""
-    if row.low is None or row.high is None or row.value <= 0.0:
+    if row.low is None or row.high is None or row.value <= 0.0 or not math.isfinite(row.high - row.low):
         return None
     # The wider side allows for a slow start, which is the same in runs of one length.
     half = min(row.high - row.value, row.value - row.low)
@@ -201,31 +207,25 @@ def _more_scatter(alike: Sequence[MetricRow], rows: Sequence[MetricRow]) -> floa
     return max(0.0, fmean(here) - max(usual[i] for i in without_outliers(usual)))
 
 
-def compare_runs(pairs: Sequence[NumberPair]) -> list[Change]:
-    """Compare all numbers of a session; any of them is wrong in at most a share `ALPHA_OF_SESSION` of sessions."""
+def compare_runs(lines: Sequence[Compared], judge: Callable[[Compared, Change], Compared]) -> list[Compared]:
+    """Compare all numbers of a session; any of them is wrong in at most a share `ALPHA_OF_SESSION` of sessions.
+
+    `judge` adds the verdict on a change. Lines without numbers stay as they are.
+    """
+    numbers = [line for line in lines if line.after]
     scatters: dict[tuple[str, BetweenRuns | None], list[Scatter]] = {}
-    for pair in pairs:
-        scatters.setdefault((pair.metric, pair.usual), []).append(pair.scatter)
+    for line in numbers:
+        scatters.setdefault((line.metric, line.usual), []).append(line.scatter)
     shared = {kind: shared_scatter(of_kind) for kind, of_kind in scatters.items()}
-    alpha = ALPHA_OF_SESSION / max(1, sum(pair.judged for pair in pairs))
-    # The mean of the best of many sessions is above its true mean.
-    return [
-        measure_change(pair, shared=shared[pair.metric, pair.usual], alpha=alpha / pair.candidates) for pair in pairs
-    ]
+    alpha = ALPHA_OF_SESSION / max(1, sum(line.judged for line in numbers))
 
+    def compare(line: Compared) -> Compared:
+        # The mean of the best of many sessions is above its true mean.
+        of_kind = shared[line.metric, line.usual]
+        change = measure_change(line, shared=of_kind, alpha=alpha / line.candidates)
+        return judge(replace(line, change=change), change)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
-    """A number of earlier and later runs, with the verdict on its change."""
-
-    name: str  # recipe, or key of the first of the later runs
-    metric: str = ""  # the statistic; empty for incomparable runs
-    # PASS, FAIL (it became worse, beyond what is uncertain), INCONCLUSIVE, SKIP, ERROR, or `-` for a number that lacks
-    # a direction or an interval
-    verdict: str = NOT_JUDGED
-    change: Change | None = None
-    sessions: tuple[str, ...] = ()  # sessions of the earlier runs that the history chose
-    reason: str = ""  # the reason of the verdict, or a note
+    return [compare(line) if line.after else line for line in lines]
 
 
 def run_of_record(record: RunRecord, wrong_work: str = "") -> PastRun:
@@ -242,26 +242,19 @@ def compare_sessions(
     before: Sequence[PastRun], after: Sequence[PastRun], past: Mapping[str, Sequence[PastRun]] | None = None
 ) -> list[Compared]:
     """Compare the runs of an earlier and a later session; `past` has runs of the history by recipe."""
-    lines: list[tuple[str, Compared | NumberPair]] = []
+    lines: list[Compared] = []
     for recipe in sorted({run.series.recipe for run in (*before, *after)}):
         old, new = ([run for run in runs if run.series.recipe == recipe] for runs in (before, after))
-        if (obstacle := _obstacle(recipe, old, new)) is not None:
-            lines.append((recipe, obstacle))
-        else:
-            lines += ((recipe, line) for line in _numbers(recipe, old, new, (past or {}).get(recipe, ())))
-    changes = iter(compare_runs([line for _, line in lines if isinstance(line, NumberPair)]))
-    return [
-        line if isinstance(line, Compared) else _judge(recipe, line.metric, next(changes)) for recipe, line in lines
-    ]
+        obstacle = _obstacle(recipe, old, new)
+        lines += [obstacle] if obstacle else _numbers(recipe, old, new, (past or {}).get(recipe, ()))
+    return compare_runs(lines, _judge)
 
 
 def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Compared | None:
     """The verdict on incomparable runs of a recipe; None if they are comparable."""
-    sides = ((old, "earlier"), (new, "later"))
-    for runs, word in sides:
+    for runs, word in ((old, "earlier"), (new, "later")):
         if not runs:
             return Compared(name=recipe, verdict=Verdict.SKIP, reason=f"the {word} session has no run of it")
-    for runs, word in sides:
         if any(run.simulated for run in runs):
             reason = f"the {word} session simulated a fault: it measured nothing"
             return Compared(name=recipe, verdict=Verdict.SKIP, reason=reason)
@@ -277,8 +270,8 @@ def _obstacle(recipe: str, old: Sequence[PastRun], new: Sequence[PastRun]) -> Co
 
 def _numbers(
     recipe: str, old: Sequence[PastRun], new: Sequence[PastRun], past: Sequence[PastRun]
-) -> Iterator[Compared | NumberPair]:
-    """Yield a pair for each number of a recipe, or, for an incomparable one, its verdict."""
+) -> Iterator[Compared]:
+    """Yield each number of a recipe, or, for an incomparable one, its verdict."""
     series, runs = new[0].series, (*old, *new)
     past = [run for run in past if run.series == series and run.problem is None]
     names = {name for run in runs for name in run.metrics}
@@ -293,23 +286,23 @@ def _numbers(
             continue
         before, after = ([run.metrics[metric] for run in side] for side in (old, new))
         if reason := not_comparable(before, after):
-            yield Compared(name=recipe, metric=metric, reason=reason)
+            verdict = NOT_JUDGED if _are_finite(before, after) else Verdict.ERROR
+            yield Compared(name=recipe, metric=metric, verdict=verdict, reason=reason)
             continue
-        yield NumberPair(
-            metric=metric, before=before, after=after, usual=usual_spread(series),
+        yield Compared(
+            name=recipe, metric=metric, before=before, after=after, usual=usual_spread(series),
             past=[run.metrics[metric] for run in past if metric in run.metrics],
         )  # fmt: skip
 
 
-def _judge(recipe: str, metric: str, change: Change) -> Compared:
-    line = Compared(name=recipe, metric=metric, change=change)
+def _judge(line: Compared, change: Change) -> Compared:
     if change.better is None:
         return replace(line, reason="no direction")
     if change.low is None:
         needs_past = change.reason.startswith("runs on CPUs")
         return replace(line, verdict=Verdict.INCONCLUSIVE if needs_past else NOT_JUDGED, reason=change.reason)
     wide = change.reason or "a regression could hide in it"
-    reason = f"the interval is too wide: {wide}" if change.regressed is None else ""
+    reason = f"the interval is too wide: {wide}" if change.verdict is Verdict.INCONCLUSIVE else ""
     if change.improved:
         reason = "better beyond the uncertainty"
     return replace(line, verdict=change.verdict, reason=reason)

@@ -193,27 +193,20 @@ def open_history(given: str | Path) -> Iterator[History]:
 
 
 def _history_of(given: str) -> History:
-    if not given.strip():
-        raise ConfigError(f"the history has no name: give {LEGAL}")
+    """Raises ConfigError for any other form; it leaves out what was given, which may have a password."""
     scheme, separator, rest = given.partition("://")
-    if not separator and re.match(r"(?:postgres|postgresql|sqlite):", given):
-        raise ConfigError(f"a history at a URL begins with {given.partition(':')[0]}://: give {LEGAL}")
     if not separator or scheme == "sqlite":
-        name = given.removeprefix("sqlite://").removeprefix("/") if separator else given
-        if name in {"", ":memory:"}:
-            raise ConfigError(f"a history in memory is lost with its process: give {LEGAL}")
-        path = str(Path(name).expanduser().absolute())
-        return History(url=path, backend="sqlite", shown=path)
-    if scheme not in {"postgresql", "postgres"}:
-        raise ConfigError(f"a history cannot be in {scheme}: give {LEGAL}")
-    place = re.match(r"[^/?#]*", rest)[0]  # type: ignore[index]  # it matches any text
-    # The database's library would print such a URL with parts of the password.
-    if place.count("@") > 1 or ("@" in rest and "@" not in place and not re.search(r"[?&]\w+=[^&]*@", rest)):
-        raise ConfigError(
-            f"the history's {scheme}:// URL cannot be read. In a login, @ / ? # : are %40 %2F %3F %23 %3A. Give {LEGAL}"
-        )
-    shown = re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", given))
-    return History(url=given, backend="postgresql", shown=shown)
+        name = rest.removeprefix("/") if separator else given
+        if name.strip() not in {"", ":memory:"} and not re.match(r"(?:postgres|postgresql|sqlite):", name):
+            path = str(Path(name).expanduser().absolute())
+            return History(url=path, backend="sqlite", shown=path)
+    elif scheme in {"postgresql", "postgres"}:
+        place = re.match(r"[^/?#]*", rest)[0]  # type: ignore[index]  # it matches any text
+        # The database's library would print other URLs with parts of the password.
+        if place.count("@") <= 1 and ("@" not in rest or "@" in place or re.search(r"[?&]\w+=[^&]*@", rest)):
+            shown = re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", given))
+            return History(url=given, backend="postgresql", shown=shown)
+    raise ConfigError(f"the history must be {LEGAL}; in the login of a URL, @ / ? # : are %40 %2F %3F %23 %3A")
 
 
 def _make_tables(connection: Connection, history: History) -> None:

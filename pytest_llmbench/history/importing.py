@@ -1,5 +1,6 @@
 """Import of sessions' records into the history: each once and whole; the first one of a name stays."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -200,7 +201,8 @@ def _add(connection: Connection, filed: FiledRecord) -> None:
     run = _id_of(connection, "llmbench_runs", key, {**row, "series": series, "counts": _counts(connection, row)})
     if isinstance(record, RunRecord) and record.problem is None:
         common = {"run": run, "series": series, "time": filed.time}
-        connection.insert("llmbench_metrics", [{**asdict(metric), **common} for metric in metrics_of(record)])
+        numbers = (metric for metric in metrics_of(record) if math.isfinite(metric.value))
+        connection.insert("llmbench_metrics", [{**asdict(metric), **common} for metric in numbers])
     verdicts = [
         {**judgement.model_dump(mode="json", include=_OF_VERDICT), "run": run, "number": number}
         for number, judgement in enumerate(record.judgements)

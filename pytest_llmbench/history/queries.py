@@ -1,12 +1,13 @@
 """Questions to the history about sessions and series."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_llmbench.core.errors import ConfigError, unknown
-from pytest_llmbench.core.wire import layout
 from pytest_llmbench.history.database import Connection, History
 from pytest_llmbench.history.rows import MetricRow, Series
 
@@ -57,24 +58,15 @@ class PastRun:
 
 def list_sessions(history: History, limit: int = 50) -> list[dict[str, Any]]:
     """The newest sessions, newest first, with their numbers of runs, checks and verdicts."""
-    newest = f"SELECT id FROM llmbench_sessions ORDER BY began DESC, id DESC LIMIT {limit}"
     with history.reading() as connection:
-        sessions = connection.rows(
-            "SELECT *, (SELECT count(*) FROM llmbench_runs WHERE session = s.id AND about = 'run') AS runs, "
-            "(SELECT count(*) FROM llmbench_runs WHERE session = s.id AND about = 'check') AS checks "
-            f"FROM llmbench_sessions s ORDER BY began DESC, id DESC LIMIT {limit}"
-        )
-        verdicts = connection.rows(
-            "SELECT r.session, v.verdict, count(*) AS number FROM llmbench_runs r JOIN llmbench_verdicts v "
-            f"ON v.run = r.id WHERE r.session IN ({newest}) GROUP BY r.session, v.verdict"
-        )
-        tags = connection.rows(f"SELECT session, tag FROM llmbench_tags WHERE session IN ({newest}) ORDER BY tag")
-    by_id = {session["id"]: session | {"verdicts": {}, "tags": []} for session in sessions}
-    for row in verdicts:
-        by_id[row["session"]]["verdicts"][row["verdict"]] = row["number"]
-    for row in tags:
-        by_id[row["session"]]["tags"].append(row["tag"])
-    return [*by_id.values()]
+        newest = "SELECT id FROM llmbench_sessions ORDER BY began DESC, id DESC LIMIT :limit"
+        sessions = [_read_session(connection, session) for session in connection.column(newest, limit=limit)]
+    for session in sessions:
+        records = session.pop("records")
+        kinds = Counter(record["about"] for record in records)
+        session |= {"runs": kinds["run"], "checks": kinds["check"]}
+        session["verdicts"] = dict(Counter(row["verdict"] for record in records for row in record["verdicts"]))
+    return sessions
 
 
 def show_session(history: History, given: str) -> dict[str, Any]:
@@ -83,31 +75,31 @@ def show_session(history: History, given: str) -> dict[str, Any]:
     Raises ConfigError if the name is unknown or ambiguous.
     """
     with history.reading() as connection:
-        session = find_session(connection, given)
-        (row,) = connection.rows("SELECT * FROM llmbench_sessions WHERE id = :session", session=session)
-        series = ", ".join(f"s.{name} AS series_{name}" for name in Series.__slots__)
-        runs = connection.rows(
-            f"SELECT r.*, {series} FROM llmbench_runs r LEFT JOIN llmbench_series s ON s.id = r.series "
-            "WHERE r.session = :session ORDER BY r.about DESC, r.name",
-            session=session,
-        )
-        by_id: dict[int, dict[str, Any]] = {}
-        for run in runs:
-            facts = {name: value for name, value in run.items() if name not in {"id", "series", "session"}}
-            by_id[run["id"]] = facts | {"metrics": {}, "verdicts": []}
-        for metric in connection.rows(
-            "SELECT run, name, value, unit, low, high, better FROM llmbench_metrics "
-            "WHERE run IN (SELECT id FROM llmbench_runs WHERE session = :session) ORDER BY run, name",
-            session=session,
-        ):
-            by_id[metric.pop("run")]["metrics"][metric.pop("name")] = metric
-        for verdict in connection.rows(
-            "SELECT run, test, verdict, statistic, measured, threshold, reference, reason FROM llmbench_verdicts "
-            "WHERE run IN (SELECT id FROM llmbench_runs WHERE session = :session) ORDER BY run, number",
-            session=session,
-        ):
-            by_id[verdict.pop("run")]["verdicts"].append(verdict)
-        tags = connection.column("SELECT tag FROM llmbench_tags WHERE session = :session ORDER BY tag", session=session)
+        return _read_session(connection, find_session(connection, given))
+
+
+def _read_session(connection: Connection, session: str) -> dict[str, Any]:
+    (row,) = connection.rows("SELECT * FROM llmbench_sessions WHERE id = :session", session=session)
+    series = ", ".join(f"s.{name} AS series_{name}" for name in Series.__slots__)
+    runs = connection.rows(
+        f"SELECT r.*, {series} FROM llmbench_runs r LEFT JOIN llmbench_series s ON s.id = r.series "
+        "WHERE r.session = :session ORDER BY r.about DESC, r.name",
+        session=session,
+    )
+    by_id: dict[int, dict[str, Any]] = {}
+    for run in runs:
+        facts = {name: value for name, value in run.items() if name not in {"id", "series", "session"}}
+        by_id[run["id"]] = facts | {"metrics": {}, "verdicts": []}
+    own = "run IN (SELECT id FROM llmbench_runs WHERE session = :session) ORDER BY run"
+    numbers = f"SELECT run, name, value, unit, low, high, better FROM llmbench_metrics WHERE {own}, name"
+    for metric in connection.rows(numbers, session=session):
+        by_id[metric.pop("run")]["metrics"][metric.pop("name")] = metric
+    facts_of_verdict = "run, test, verdict, statistic, measured, threshold, reference, reason"
+    for verdict in connection.rows(
+        f"SELECT {facts_of_verdict} FROM llmbench_verdicts WHERE {own}, number", session=session
+    ):
+        by_id[verdict.pop("run")]["verdicts"].append(verdict)
+    tags = connection.column("SELECT tag FROM llmbench_tags WHERE session = :session ORDER BY tag", session=session)
     return {**row, "tags": tags, "records": [*by_id.values()]}
 
 
@@ -121,12 +113,8 @@ def find_session(connection: Connection, given: str) -> str:
     if given in matches:
         return given
     if not matches:  # `--llmbench-session-name` gives the folder its name
-        escaped = given.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        names = {f"like_{about}": f"%/{escaped}/{name}/%" for about, name in layout.FOLDERS.items()}
-        inside = " OR ".join(f"path LIKE :{name} ESCAPE '!'" for name in names)
-        matches = connection.column(
-            f"SELECT DISTINCT session FROM llmbench_runs WHERE {inside} ORDER BY 1 LIMIT 6", **names
-        )
+        places = connection.rows("SELECT DISTINCT session, path FROM llmbench_runs")
+        matches = sorted({row["session"] for row in places if Path(row["path"]).parts[-4:-3] == (given,)})[:6]
     if len(matches) == 1:
         return str(matches[0])
     if matches:

@@ -6,17 +6,17 @@ found is in `docs/measurements/causes_cpu_2026-11-23.yaml`.
 
 import math
 import statistics as stats
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_llmbench.core.quantity import counted, for_people
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.core.record.series import RankTimes, Step
 from pytest_llmbench.core.record.steady import Steady
-from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
-from pytest_llmbench.judging.findings import product_rates, sm_clocks
+from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.judging.findings import product_rates, slowdowns, sm_clocks
 from pytest_llmbench.judging.statistics import judged_steps, typical_steps
 
 CauseKind = Literal[
@@ -47,28 +47,18 @@ _BUSY_HOST = 0.05
 _SLOWER, _THROTTLED = 0.03, 0.05
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
-    """The main cause of a missed speed; `rank` and `host` are None for a cause that concerns all ranks."""
+class Cause(NamedTuple):
+    """A cause of a missed speed."""
 
     kind: CauseKind
     sentence: str
-    rank: int | None = None
-    host: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.sentence}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Candidate:
-    """A possible cause."""
-
-    cause: Cause
-    weight: float  # seconds of a step that it costs
+    weight: float = 0.0  # seconds of a step that it costs
     # Factor of the weight in the comparison with other causes; below 1 if they are seen more directly
     counts: float = 1.0
     shown: bool = True  # True if the weight is accurate enough to report the duration of a step without this cause
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.sentence}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +98,6 @@ class _Missed:
         whole = self.separable and len(known) == len(self.ranks) == self.record.ranks
         return known if whole and known else None
 
-    @cached_property
-    def hosts(self) -> Mapping[int, str]:
-        return {info.rank: info.node or info.host for info in self.record.rank_info}
-
-    def named(self, rank: int) -> str:
-        """A rank with its host and GPU."""
-        gpu = next((info.gpu for info in self.record.rank_info if info.rank == rank), None)
-        return f"rank {rank} on {self.hosts.get(rank, 'an unknown host')}" + (f" ({gpu})" if gpu else "")
-
-    def of_rank(self, kind: CauseKind, rank: int, sentence: str) -> Cause:
-        return Cause(kind=kind, sentence=f"{self.named(rank)} {sentence}", rank=rank, host=self.hosts.get(rank))
-
     def usual(self, of: Callable[[RankTimes], float | None], without: Sequence[int] = ()) -> float | None:
         """The lower median of a value over the ranks outside `without`; None if it is unknown for one of them."""
         values = [of(times) for times in self.ranks if times.rank not in without]
@@ -134,58 +112,52 @@ def find_cause(record: RunRecord, needed_s: float, *, by_interval: bool, decided
     `decided` if the threshold is certainly missed.
     """
     if record.steady is None:
-        return Cause(kind="not known", sentence="fewer than 4 judged steps have a duration")
+        return Cause("not known", "fewer than 4 judged steps have a duration")
     m = _Missed(record=record, steady=record.steady, needed_s=needed_s, by_interval=by_interval, decided=decided)
     least = max(_LEAST * m.step_s, min(_ENOUGH * m.step_s, _OF_MISSING * max(m.step_s - needed_s, 0.0)))
-    candidates = [candidate for candidate in _find_candidates(m) if candidate.weight >= least]
-    worst = max(candidates, key=lambda candidate: candidate.counts * candidate.weight, default=None)
+    causes = [cause for cause in _find_causes(m) if cause.weight >= least]
+    worst = max(causes, key=lambda cause: cause.counts * cause.weight, default=None)
     if worst is None:
         return _none_stands_out(m) if decided else None
     if not worst.shown or not math.isfinite(needed_s) or needed_s <= 0.0:
-        return worst.cause
+        return worst
     without = f"without that a step would take about {_seconds(m.step_s - worst.weight)}"
-    sentence = f"{worst.cause.sentence}; {without}, and the threshold needs {_seconds(needed_s)}"
-    return replace(worst.cause, sentence=sentence)
+    return worst._replace(sentence=f"{worst.sentence}; {without}, and the threshold needs {_seconds(needed_s)}")
 
 
 def _none_stands_out(m: _Missed) -> Cause:
     """The cause of a miss without a visible fault: the run's own work, or unknown for lack of evidence."""
     fraction = m.record.metrics.get("matmul_fraction")
     share = 0.0 if fraction is None else fraction.value / 100
-    rate = f"; at the measured rate its matrix products alone would take {_seconds(share * m.step_s)}" if share else ""
+    own_work = False
     if m.record.gpus:
-        if share >= _PRODUCTS:
-            return Cause(kind="compute", sentence=f"a step takes {_seconds(m.step_s)}, and no GPU stands out{rate}")
-        unseen = f"the host of a GPU does not see what it computes and what it waits for{rate}: profile a step"
-        return Cause(kind="not known", sentence=unseen)
-    if m.own is None:
-        gap = next((f"rank {times.rank}: {times.gap}" for times in m.ranks if times.gap), None)
-        if gap is not None:
-            reason = f"the step logs lack the times of the ranks' phases: {gap}"
-        elif m.ranks and not m.separable:
-            reason = "ranks wait for each other where the step log does not see it, in forward and backward"
-        else:
-            reason = "the log lacks the times of the ranks' phases"
-        return Cause(kind="not known", sentence=reason + rate)
-    work = sorted(m.own.values())[(len(m.own) - 1) // 2]
-    if work >= _OWN_WORK * m.step_s:
-        sentence = f"ranks work for {_seconds(work)} of each {_seconds(m.step_s)} step, and none stands out"
-        return Cause(kind="compute", sentence=sentence + rate)
-    percent = for_people(100 * work / m.step_s, 2)
-    sentence = f"ranks work for {percent} % of a step, and no rank or phase explains the rest"
-    return Cause(kind="not known", sentence=sentence + rate)
+        own_work = share >= _PRODUCTS
+        reason = "the host of a GPU does not see what it computes and what it waits for: profile a step"
+        if own_work:
+            reason = f"a step takes {_seconds(m.step_s)}, and no GPU stands out"
+    elif m.own is None:
+        gap = next((f": rank {times.rank}: {times.gap}" for times in m.ranks if times.gap), "")
+        reason = f"the log does not show how long each rank works, and how long it waits for others{gap}"
+    else:
+        work = stats.median_low(m.own.values())
+        own_work = work >= _OWN_WORK * m.step_s
+        reason = f"ranks work for {_seconds(work)} of each {_seconds(m.step_s)} step, and none stands out"
+    rate = f"; at the measured rate its matrix products alone would take {_seconds(share * m.step_s)}" if share else ""
+    return Cause("compute" if own_work else "not known", reason + rate)
 
 
-def _find_candidates(m: _Missed) -> Iterator[_Candidate]:
+def _find_causes(m: _Missed) -> Iterator[Cause]:
     """Yield every cause that the evidence shows, however little it costs."""
     if m.judged:
         yield from (*_slow_start(m), *_pauses(m), *_noise(m))
     late = _late_ranks(m)
     yield from [_straggler(m, late)] if late else _held_up(m)
-    yield from (*_lost_by_all(m), *_transfer(m), *_throttled(m), *_slower_gpus(m))
+    yield from (*_lost_by_all(m), *_transfer(m), *_throttled(m))
+    for less, sentence in slower_gpus(m.record):
+        yield Cause("straggler", sentence, less * m.step_s, shown=False)
 
 
-def _slow_start(m: _Missed) -> Iterator[_Candidate]:
+def _slow_start(m: _Missed) -> Iterator[Cause]:
     took = [step.seconds or 0.0 for step in m.judged]
     rest = stats.median(took[len(took) // 2 :])
     slow = next((at for at, duration in enumerate(took) if duration < _SLOW * rest), len(took))
@@ -199,10 +171,10 @@ def _slow_start(m: _Missed) -> Iterator[_Candidate]:
         f"{_seconds(later)}: let the recipe leave out more as warm-up, or train longer"
     )
     weight = (slow - left_out) * (first - later) / (len(took) - left_out)
-    yield _Candidate(cause=Cause(kind="warm-up", sentence=sentence), weight=weight)
+    yield Cause("warm-up", sentence, weight)
 
 
-def _pauses(m: _Missed) -> Iterator[_Candidate]:
+def _pauses(m: _Missed) -> Iterator[Cause]:
     pauses, lost = m.steady.pauses, m.steady.mean_with_pauses - m.steady.mean
     later = pauses.at[pauses.first :]
     if later and lost > 0.0:
@@ -212,10 +184,10 @@ def _pauses(m: _Missed) -> Iterator[_Candidate]:
             f"{counted(len(later), 'slow step')}{every} took {share} % of the time in addition to what a "
             f"usual step takes ({_seconds(pauses.usual)}): an evaluation, a checkpoint or a stall"
         )
-        yield _Candidate(cause=Cause(kind="pauses", sentence=sentence), weight=lost)
+        yield Cause("pauses", sentence, lost)
 
 
-def _noise(m: _Missed) -> Iterator[_Candidate]:
+def _noise(m: _Missed) -> Iterator[Cause]:
     took = sorted(step.seconds or 0.0 for step in typical_steps(m.judged))
     if len(took) < 2:
         return
@@ -225,8 +197,7 @@ def _noise(m: _Missed) -> Iterator[_Candidate]:
         f"the steps scatter by {scatter} % (standard deviation): the fastest tenth takes up to {_seconds(calm)}, "
         f"the mean is {_seconds(mean)}, and no rank or phase explains it"
     )
-    cause = Cause(kind="noise", sentence=sentence)
-    yield _Candidate(cause=cause, weight=mean - calm, counts=_NOISE_COUNTS, shown=False)
+    yield Cause("noise", sentence, mean - calm, counts=_NOISE_COUNTS, shown=False)
 
 
 def _late_ranks(m: _Missed) -> list[RankTimes]:
@@ -245,7 +216,7 @@ def _late_ranks(m: _Missed) -> list[RankTimes]:
     return late[::-1] if few and always else []
 
 
-def _straggler(m: _Missed, late: list[RankTimes]) -> _Candidate:
+def _straggler(m: _Missed, late: list[RankTimes]) -> Cause:
     worst, late_ranks = late[0], [times.rank for times in late]
     own = m.own or {}
     usual = max(own_s for rank, own_s in own.items() if rank not in late_ranks)
@@ -254,13 +225,13 @@ def _straggler(m: _Missed, late: list[RankTimes]) -> _Candidate:
     share = round(100 * sum(times.last or 0.0 for times in late))
     kind, reason = _reason_of_delay(m, worst, late_ranks, behind)
     sentence = (
-        f"{more}takes {_seconds(own[worst.rank])} of its own in each step, the slowest of the others "
-        f"{_seconds(usual)}; the others wait for it in {share} % of the steps; {reason}"
+        f"{_named(m.record, worst.rank)} {more}takes {_seconds(own[worst.rank])} of its own in each step, the slowest "
+        f"of the others {_seconds(usual)}; the others wait for it in {share} % of the steps; {reason}"
     )
-    return _Candidate(cause=m.of_rank(kind, worst.rank, sentence), weight=behind)
+    return Cause(kind, sentence, behind)
 
 
-def _held_up(m: _Missed) -> Iterator[_Candidate]:
+def _held_up(m: _Missed) -> Iterator[Cause]:
     """Yield the rank that pauses in some of the steps while the others wait for it."""
     steps = m.record.times.steps if m.record.times is not None else 0
     held_up = {times.rank: round((times.late or 0.0) * steps) for times in m.ranks}
@@ -276,11 +247,11 @@ def _held_up(m: _Missed) -> Iterator[_Candidate]:
     weight = worst.late_s or 0.0
     kind, reason = _reason_of_delay(m, worst, [worst.rank], weight)
     sentence = (
-        f"comes a quarter of a step or more after all others in {round(100 * number / steps)} % of the steps, and no "
-        f"other does: they wait for it for {_seconds(weight)} a step on average, as for a process that is stopped in "
-        f"turns; {reason}"
+        f"{_named(m.record, worst.rank)} comes a quarter of a step or more after all others in "
+        f"{round(100 * number / steps)} % of the steps, and no other does: they wait for it for {_seconds(weight)} a "
+        f"step on average, as for a process that is stopped in turns; {reason}"
     )
-    yield _Candidate(cause=m.of_rank(kind, worst.rank, sentence), weight=weight)
+    yield Cause(kind, sentence, weight)
 
 
 def _quota_s(times: RankTimes) -> float | None:
@@ -320,18 +291,17 @@ def _reason_of_delay(m: _Missed, worst: RankTimes, late: Sequence[int], behind: 
     return "straggler", "no counter of its host explains it"
 
 
-def _lost_by_all(m: _Missed) -> Iterator[_Candidate]:
+def _lost_by_all(m: _Missed) -> Iterator[Cause]:
     """Yield the delays that the median rank has, too."""
     hidden = any(times.phases.get("device", 0.0) >= _BUSY_HOST * m.step_s for times in m.ranks)
     median = " (median of all ranks)" if len(m.ranks) > 1 else ""
     for kind, of, _, words in () if hidden else _DELAYS:  # a GPU has work while its host waits
         value = m.usual(of)
         if value is not None and value >= _LONG * m.step_s:
-            cause = Cause(kind=kind, sentence=words.format(_seconds(value), _seconds(m.step_s)) + median)
-            yield _Candidate(cause=cause, weight=value)
+            yield Cause(kind, words.format(_seconds(value), _seconds(m.step_s)) + median, value)
 
 
-def _transfer(m: _Missed) -> Iterator[_Candidate]:
+def _transfer(m: _Missed) -> Iterator[Cause]:
     """Yield the exchange of gradients: its time, where that is seen, and the way by NCCL's own lines."""
     transfer = m.record.times.transfer_s if m.record.times is not None else None
     way = "; ".join(m.record.transport)
@@ -341,12 +311,12 @@ def _transfer(m: _Missed) -> Iterator[_Candidate]:
             f"{_seconds(m.step_s)} step; {way or 'the time to expect of these links is not known'}"
         )
         if transfer >= _LONG_TRANSFER * m.step_s:
-            yield _Candidate(cause=Cause(kind="network", sentence=sentence), weight=transfer)
+            yield Cause("network", sentence, transfer)
     elif way and m.needed_s < m.step_s:  # the host of a GPU does not see the exchange
-        yield _Candidate(cause=Cause(kind="network", sentence=way), weight=m.step_s - m.needed_s, shown=False)
+        yield Cause("network", way, m.step_s - m.needed_s, shown=False)
 
 
-def _throttled(m: _Missed) -> Iterator[_Candidate]:
+def _throttled(m: _Missed) -> Iterator[Cause]:
     held = {gpu.rank: gpu for gpu in m.record.telemetry if gpu.throttled and _share(gpu) >= _THROTTLED}
     if not held:
         return
@@ -357,32 +327,46 @@ def _throttled(m: _Missed) -> Iterator[_Candidate]:
     if free and clock is not None:  # the cost of a slowdown shows only in comparison with other GPUs
         weight = 1 - clock / stats.median(free)
         slower = f"; its SM clock was {for_people(clock)} MHz, that of the others {for_people(stats.median(free))} MHz"
-    names = [f"{name} in {worst.reasons[name]}" for name in SLOWDOWNS.values() if worst.reasons.get(name)]
     more = f", and {len(held) - 1} more GPUs" if len(held) > 1 else ""
-    sentence = f"was held back in {worst.throttled} of {worst.samples} samples ({', '.join(names)}){slower}{more}"
-    yield _Candidate(cause=m.of_rank("throttled", worst.rank, sentence), weight=weight * m.step_s, shown=False)
+    sentence = (
+        f"{_named(m.record, worst.rank)} was held back in {worst.throttled} of {worst.samples} samples "
+        f"({slowdowns(worst)}){slower}{more}"
+    )
+    yield Cause("throttled", sentence, weight * m.step_s, shown=False)
 
 
 def _share(gpu: GpuTelemetry) -> float:
     return (gpu.throttled or 0) / gpu.samples
 
 
-def _slower_gpus(m: _Missed) -> Iterator[_Candidate]:
-    if not m.record.gpus:
-        return
-    rates, clocks = product_rates(m.record.rank_info), sm_clocks(m.record.telemetry)
-    for what, unit, values in (("matrix products", "TFLOP/s", rates), ("SM clock", "MHz", clocks)):
-        if len(values) != m.record.ranks or len(values) < 2:
+def slower_gpus(record: RunRecord) -> Iterator[tuple[float, str]]:
+    """Yield the GPU with the lowest rate or clock if it stands out: by which share it is slower, and words for it."""
+    figures = (
+        ("matrix products", "TFLOP/s", product_rates(record.rank_info)),
+        ("SM clock", "MHz", sm_clocks(record.telemetry)),
+    )
+    for what, unit, values in figures if record.gpus > 1 else ():
+        if len(values) != record.ranks:
             continue
         rank = min(values, key=lambda number: values[number])
         usual = stats.median(value for number, value in values.items() if number != rank)
         less = 1 - values[rank] / usual
         if less >= _SLOWER:
-            sentence = (
-                f"has {what} of {for_people(values[rank])} {unit}, {for_people(100 * less, 2)} % less than the "
-                f"{for_people(usual)} {unit} of the others"
+            yield (
+                less,
+                (
+                    f"{_named(record, rank)} has {what} of {for_people(values[rank])} {unit}, "
+                    f"{for_people(100 * less, 2)} % less than the {for_people(usual)} {unit} of the others"
+                ),
             )
-            yield _Candidate(cause=m.of_rank("straggler", rank, sentence), weight=less * m.step_s, shown=False)
+
+
+def _named(record: RunRecord, rank: int) -> str:
+    """A rank with its host and GPU."""
+    info = next((info for info in record.rank_info if info.rank == rank), None)
+    if info is None:
+        return f"rank {rank} on an unknown host"
+    return f"rank {rank} on {info.node or info.host}" + (f" ({info.gpu})" if info.gpu else "")
 
 
 def _seconds(value: float) -> str:

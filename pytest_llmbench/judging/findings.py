@@ -5,25 +5,19 @@ steps. Steps on CPUs are exempt, as other processes make them unsteady. Steps th
 gradients overflowed, are untrained, yet counted in its rates.
 """
 
-import math
 import statistics as stats
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.recipe.recipes import Recipe
-from pytest_llmbench.core.record.series import RankInfo, Step, StepSeries
+from pytest_llmbench.core.record.series import RankInfo, StepSeries
 from pytest_llmbench.core.record.steady import Steady
 from pytest_llmbench.core.record.telemetry import SLOWDOWNS, GpuTelemetry
 from pytest_llmbench.judging.agreement import late_s, pace
-from pytest_llmbench.judging.interval.slow_steps import NORMAL_MAD
-from pytest_llmbench.judging.interval.spread import spread
-from pytest_llmbench.judging.interval.steady import ALPHA
 from pytest_llmbench.judging.sanity import Evidence, outside
 from pytest_llmbench.judging.sanity.rates import clock_share
-from pytest_llmbench.judging.statistics import judged_steps
+from pytest_llmbench.judging.statistics import judged_steps, steady_of
 
-# Healthy nodes of one model are within this of each other.
-_SLOWER_NODE = 0.02
 # GPUs of one model in one run scatter by less than this share.
 _UNLIKE = 0.1
 # The least share of the published peak that large matrix products reach on a GPU in good order.
@@ -32,10 +26,8 @@ _LEAST_OF_PEAK = 0.5
 _BETWEEN = 0.2
 # Time outside of steps is reported above this share of the run and above the seconds that ending or starting takes.
 _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
-# Outliers among steps need at least this many steps.
+# Slow steps and a drift are reported of at least this many steps.
 _FEWEST = 10
-# A slow step is this much above the median: in scaled MADs, and as a share of it.
-_SLOW_MADS, _SLOW_SHARE = 6.0, 0.2
 # This share of the judged steps may be skipped: in fp16 the loss scale is found at the start, and tried again every 100
 # to 1000 steps.
 _MOST_SKIPPED = 0.05
@@ -54,8 +46,8 @@ _READABLE = {"throughput_per_gpu": 5.0, "tflops": 5.0}
 _TOTALS = frozenset({"throughput_samples_per_s", "execution_time_s", "done_training_s"})
 # Times of lines confirm durations where they span this many times the delay of a line.
 _CLEAR = 10.0
-# A drift is reported above this share of the mean and this many standard errors.
-_DRIFT_SHARE, _DRIFT_ERRORS = 0.01, 4.0
+# A drift is reported above this share of the mean, and this many half widths of the interval: four standard errors.
+_DRIFT_SHARE, _DRIFT_WIDTHS = 0.01, 6.0
 
 
 def findings(e: Evidence) -> tuple[str, ...]:
@@ -131,37 +123,6 @@ def _unreported(e: Evidence) -> Iterator[str]:
         yield f"{again} micro batches had been trained on before: the token file is short, or a batch was repeated"
 
 
-def slowest_node(ranks: Sequence[RankInfo], telemetry: Sequence[GpuTelemetry]) -> str | None:
-    """Describe the nodes that stand out by their GPUs in the judged steps; None if there is one node, or CPUs alone."""
-    hosts = {info.rank: info.node or info.host for info in ranks if info.device != "cpu"}
-    if len(set(hosts.values())) < 2:
-        return None
-    figures = (("matrix products", "TFLOP/s", product_rates(ranks)), ("SM clock", "MHz", sm_clocks(telemetry)))
-    known = [figure for figure in figures if figure[2].keys() == hosts.keys()]
-    if not known:
-        return None
-    slow = [text for figure in known for text in _slow_nodes(*figure, hosts)]
-    compared = " and ".join(what for what, *_ in known)
-    none = f"no node stands out by its GPUs' {compared}; this leaves out links and storage"
-    return f"slow node: {'; '.join(slow)}" if slow else none
-
-
-def _slow_nodes(what: str, unit: str, values: Mapping[int, float], hosts: Mapping[int, str]) -> Iterator[str]:
-    """Yield the node whose slowest GPU is slower than the median of the other nodes' slowest GPUs."""
-    slowest: dict[str, int] = {}
-    for rank in sorted(hosts, key=lambda rank: values[rank]):
-        slowest.setdefault(hosts[rank], rank)
-    worst = min(slowest, key=lambda host: values[slowest[host]])
-    rank = slowest[worst]
-    usual = stats.median(values[slowest[host]] for host in slowest if host != worst)
-    less = 1.0 - values[rank] / usual
-    if less >= _SLOWER_NODE:
-        yield (
-            f"{worst}, by its {what}: {values[rank]:.4g} {unit} on rank {rank}, {100 * less:.3g} % less than the "
-            f"{usual:.4g} {unit} of the slowest GPU of another node"
-        )
-
-
 def product_rates(ranks: Sequence[RankInfo]) -> dict[int, float]:
     """Highest matrix-product rate of each rank that measured one, TFLOP/s."""
     return {info.rank: info.matmul_flops_per_s / 1e12 for info in ranks if info.matmul_flops_per_s}
@@ -172,15 +133,21 @@ def sm_clocks(telemetry: Sequence[GpuTelemetry]) -> dict[int, float]:
     return {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz is not None}
 
 
+def slowdowns(gpu: GpuTelemetry) -> str:
+    """The reasons for which a GPU was held back, each with its number of samples."""
+    return ", ".join(f"{name} in {gpu.reasons[name]}" for name in SLOWDOWNS.values() if gpu.reasons.get(name))
+
+
 def _place(e: Evidence, rank: int) -> str:
     return f"rank {rank} on {next((i.host for i in e.series.ranks if i.rank == rank), 'an unknown host')}"
 
 
 def _throttled(e: Evidence) -> Iterator[str]:
-    held = []
-    for gpu in (gpu for gpu in e.series.telemetry if gpu.throttled):
-        reasons = [f"{name} in {gpu.reasons[name]}" for name in SLOWDOWNS.values() if gpu.reasons.get(name)]
-        held.append(f"{_place(e, gpu.rank)} ({', '.join(reasons)} of {gpu.samples} samples)")
+    held = [
+        f"{_place(e, gpu.rank)} ({slowdowns(gpu)} of {gpu.samples} samples)"
+        for gpu in e.series.telemetry
+        if gpu.throttled
+    ]
     if held:
         yield f"throttled in the judged steps: {listed(held)}: the speed is that of GPUs that were held back"
 
@@ -315,45 +282,21 @@ def _count_skipped(recipe: Recipe, series: StepSeries) -> tuple[float, int]:
 
 
 def unsteady(e: Evidence) -> Iterator[str]:
-    """Yield the judged steps of a run on GPUs that are unlike the others, and a drift of those that are alike."""
-    steps = [step for step in judged_steps(e.recipe, e.series.steps) if step.seconds] if e.topology.gpus else []
-    if len(steps) < _FEWEST:
+    """Yield the judged steps of a run on GPUs that are slower than the others, and a drift of those that are alike."""
+    steps = [step for step in judged_steps(e.recipe, e.series.steps) if step.seconds]
+    steady = steady_of(steps) if e.topology.gpus and len(steps) >= _FEWEST else None
+    if steady is None:
         return
-    seconds = [step.seconds or 0.0 for step in steps]
-    usual = stats.median(seconds)
-    scatter = NORMAL_MAD * stats.median(abs(duration - usual) for duration in seconds)
-    most = usual + max(_SLOW_MADS * scatter, _SLOW_SHARE * usual)
-    slow = [duration > most for duration in seconds]
-    start, end = slow.index(False), slow[::-1].index(False)
-    middle = [step for step, is_slow in zip(steps, slow, strict=True) if is_slow][start : sum(slow) - end]
-    if start:
-        rule = e.recipe.warm_up.steps
+    usual = steady.pauses.usual
+    slow = [steps[at] for at in steady.pauses.at if (steps[at].seconds or 0.0) > usual]
+    if slow:
+        times = stats.fmean(step.seconds or 0.0 for step in slow) / usual
         yield (
-            f"the first {start} judged steps are slow ({_slower(steps[:start], usual)}): a warm-up of {rule} steps is "
-            "too short"
+            f"slow steps among the judged ones ({times:.3g} times the median of {usual:.4g} s): "
+            f"{listed([step.step for step in slow])}: a short warm-up, an evaluation, a checkpoint or a stall?"
         )
-    if middle:
-        numbers = listed([step.step for step in middle])
-        words = f"slow steps among the judged ones ({_slower(middle, usual)})"
-        yield f"{words}: {numbers}: an evaluation, a checkpoint or a stall?"
-    if end:
-        yield f"the last {end} judged steps are slow ({_slower(steps[len(steps) - end :], usual)})"
-    yield from _drift([duration for duration, is_slow in zip(seconds, slow, strict=True) if not is_slow])
-
-
-def _slower(some: Sequence[Step], usual: float) -> str:
-    return f"{stats.fmean(step.seconds or 0.0 for step in some) / usual:.3g} times the median of {usual:.4g} s"
-
-
-def _drift(seconds: Sequence[float]) -> Iterator[str]:
-    if len(seconds) < _FEWEST:
-        return
-    mean, middle = stats.fmean(seconds), (len(seconds) - 1) / 2
-    slope = stats.linear_regression(range(len(seconds)), seconds).slope
-    error = spread([x - mean - slope * (i - middle) for i, x in enumerate(seconds)], ALPHA, fitted=2).error
-    drift = slope * (len(seconds) - 1)
-    if abs(drift) > max(_DRIFT_SHARE * mean, _DRIFT_ERRORS * math.sqrt(12) * error):
+    if abs(steady.drift or 0.0) > max(_DRIFT_SHARE, _DRIFT_WIDTHS * steady.half_width / steady.mean):
         yield (
-            f"the judged steps drift by {100 * drift / mean:+.2g} % from the first to the last: the speed "
-            "is not settled"
+            f"the judged steps drift by {100 * (steady.drift or 0.0):+.2g} % from the first to the last: the speed is "
+            "not settled"
         )

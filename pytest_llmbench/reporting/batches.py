@@ -1,10 +1,8 @@
 """Batches: runs of one recipe on groups of nodes, in the file that the evaluator of its source writes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pytest_llmbench.cluster.runs import RunSpec
 from pytest_llmbench.core.files import make_folder
 from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.recipe.recipes import Recipe
@@ -17,59 +15,18 @@ from pytest_llmbench.reporting.base import FinishedSession
 from pytest_llmbench.session.live.snapshot import worst
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """The runs of one recipe in the order of their groups."""
-
-    recipe: str  # name of the recipe
-    records: tuple[RunRecord, ...]  # record of each run, with its verdicts
-    reference: Reference  # a run succeeds from its lower bound on the statistic of record on
-    applies: bool  # True if the reference is for the machine of these runs
-    file: bytes  # CSV that the source's evaluator wrote, with a line for each run
-
-    def describe(self) -> Iterator[str]:
-        """Yield a line for each run: the evaluator's result, then the verdict of our tests."""
-        names, *rows = self.file.decode().splitlines()
-        runs = counted(len(rows), "run")
-        yield f"{self.recipe}: {runs}, success from {self.reference.at_least} on; {names} | verdict"
-        if not self.applies:
-            yield f"  that bound, {self.reference.name}, is for {self.reference.applies_to}, and not for these runs"
-        for record, row in zip(self.records, rows, strict=True):
-            # The verdict of the test of this bound; without such a test, the worst verdict on the run.
-            verdicts = [judged.verdict for judged in record.judgements if judged.reference == self.reference.name]
-            verdicts = verdicts or [judged.verdict for judged in record.judgements]
-            verdict = worst(verdicts) or "not judged"
-            problem = f" ({record.problem.kind})" if record.problem else ""
-            yield f"  {record.key}: {row} | {verdict}{problem}"
-        if any(record.problem for record in self.records):
-            yield "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"
-
-
 def report_batches(session: FinishedSession) -> Iterator[str]:
-    """Write the evaluators' files into `batches/`, and yield the lines of `Batch.describe`: the report `batches`.
+    """Write the evaluators' files, with a line for each run, into `batches/`: the report `batches`.
 
-    Raises ConfigError if a log is unreadable, and OSError if writing a file fails.
+    Yields for each recipe whose source has an evaluator, and that has a bound to evaluate by, the evaluator's result on
+    each run, then the verdict of our tests. Raises ConfigError if a log is unreadable, and OSError if writing a file
+    fails.
     """
     folder = session.folder / "batches"
-    evaluated = evaluate_batches(session.planned.runs, session.runs)
-    for batch in evaluated:
-        make_folder(folder)
-        (folder / f"{batch.recipe}.csv").write_bytes(batch.file)
-        yield from batch.describe()
-    if evaluated:
-        yield f"as the source's evaluator writes them: {folder}"
-
-
-def evaluate_batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> list[Batch]:
-    """Evaluate the runs of each recipe whose source has an evaluator, and that has a bound to evaluate by.
-
-    Raises ConfigError if a log is unreadable.
-    """
     by_recipe: dict[str, list[RunRecord]] = {}
-    for run in sorted(runs, key=lambda run: run.group or 0):
-        if run.key in records:
-            by_recipe.setdefault(run.recipe.name, []).append(records[run.key])
-    batches = []
+    for run in sorted(session.planned.runs, key=lambda run: run.group or 0):
+        if run.key in session.runs:
+            by_recipe.setdefault(run.recipe.name, []).append(session.runs[run.key])
     for name, own in by_recipe.items():
         recipe, engine = own[0].recipe, get_engine(own[0].recipe.engine)
         bounds = [
@@ -81,8 +38,21 @@ def evaluate_batches(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) 
         reference, bound, applies = max(bounds, key=lambda each: each[2])  # the first that applies, else the first
         logs = [BatchLog(path=_log_of(record), hosts=record.hosts) for record in own]
         file = engine.evaluate(logs, bound.to(statistics_of(engine)[recipe.statistic_of_record].unit).value)
-        batches.append(Batch(recipe=name, records=tuple(own), reference=reference, applies=applies, file=file))
-    return batches
+        make_folder(folder)
+        (folder / f"{name}.csv").write_bytes(file)
+        names, *rows = file.decode().splitlines()
+        yield f"{name}: {counted(len(rows), 'run')}, success from {bound} on; {names} | verdict"
+        if not applies:
+            yield f"  that bound, {reference.name}, is for {reference.applies_to}, and not for these runs"
+        for record, row in zip(own, rows, strict=True):
+            # The verdict of the test of this bound; without such a test, the worst verdict on the run.
+            verdicts = [judged.verdict for judged in record.judgements if judged.reference == reference.name]
+            verdict = worst(verdicts or [judged.verdict for judged in record.judgements]) or "not judged"
+            yield f"  {record.key}: {row} | {verdict}{f' ({record.problem.kind})' if record.problem else ''}"
+        if any(record.problem for record in own):
+            yield "  a run that cannot be judged is an ERROR here; there, one without a number is -1 and a Fail"
+    if folder.exists():
+        yield f"as the source's evaluator writes them: {folder}"
 
 
 def _applies(reference: Reference, recipe: Recipe, records: Iterable[RunRecord]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_llmbench.core.quantity import bounds_for_people, for_people
 from pytest_llmbench.core.text import harmless
-from pytest_llmbench.reporting.verdict import SessionVerdict
+from pytest_llmbench.reporting.verdict import FAILING, WORST_FIRST, SessionVerdict
 
 _DIGITS = 6
 # GitHub shows this many annotations of a step.
@@ -21,7 +21,6 @@ _MOST_ANNOTATIONS = 10
 # GitHub takes at most 1 MiB a step.
 _MOST_ROWS, _MOST_CAUSES, _LONGEST = 200, 20, 300
 _MOST_ALIKE = 4  # nodes with the same verdict of a check that have a row each
-_ORDER = ("ERROR", "FAIL", "INCONCLUSIVE", "INCOMPLETE", "XFAIL", "SKIP", "PASS")
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 _COLUMNS = ("Verdict", "Test", "Hosts", "Measured", "Energy", "Bound", "Record")
 _TO_DO = {
@@ -108,7 +107,7 @@ def annotate_tests(rows: Iterable[CaseRow], root: Path, *, warned: bool) -> Iter
         root: pytest's root folder, of which `file` is a part.
         warned: INCONCLUSIVE tests are warnings only.
     """
-    marked = sorted((row for row in rows if row["verdict"] in _ORDER[:3]), key=_rank)
+    marked = sorted((row for row in rows if row["verdict"] in FAILING), key=_rank)
     most = _MOST_ANNOTATIONS if len(marked) <= _MOST_ANNOTATIONS else _MOST_ANNOTATIONS - 1
     for row in marked[:most]:
         parts = [str(row.get("reason") or row.get("verdict"))]
@@ -150,7 +149,7 @@ def summary(verdict: SessionVerdict, rows: Sequence[CaseRow], records: str, note
         records: path of the session's folder for the reader.
         notes: further sentences, which may quote foreign text.
     """
-    counts = ", ".join(f"{verdict.counts[name]} {name}" for name in _ORDER if verdict.counts.get(name))
+    counts = ", ".join(f"{verdict.counts[name]} {name}" for name in WORST_FIRST if verdict.counts.get(name))
     reason = markdown(verdict.reason)
     yield f"# Cluster verdict: {verdict.verdict}"
     yield ""
@@ -235,7 +234,7 @@ def markdown(text: str) -> str:
 
 def _rank(row: CaseRow) -> int:
     verdict = str(row["verdict"])
-    return _ORDER.index(verdict) if verdict in _ORDER else -1
+    return WORST_FIRST.index(verdict) if verdict in WORST_FIRST else -1
 
 
 def _hosts(row: CaseRow) -> list[str]:

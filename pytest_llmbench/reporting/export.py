@@ -17,8 +17,9 @@ from pytest_llmbench.core.errors import UnitError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.quantity import UNITS, Quantity
 from pytest_llmbench.core.record.health import HealthRecord
-from pytest_llmbench.core.record.records import Record, RunRecord, Verdict
+from pytest_llmbench.core.record.records import Record, RunRecord, SessionVerdicts, Verdict
 from pytest_llmbench.core.text import harmless
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.telemetry import energy_of
 from pytest_llmbench.reporting.base import FinishedSession
 
@@ -129,7 +130,7 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
         labels = {"session": session.id, "system": system, "cluster": cluster, "version": __version__}
         yield Sample("llmbench_session", "", "The session that the other numbers are of.", 1, labels)
     verdicts = {judgement.test: str(judgement.verdict) for record in records for judgement in record.judgements}
-    counts = Counter(verdicts.values())
+    counts = Counter([*verdicts.values(), *(row["verdict"] for row in _unrecorded(session))])
     for verdict in map(str, Verdict):
         yield Sample(
             "llmbench_tests", "", "Tests of the session by their verdict.", counts[verdict], {"verdict": verdict}
@@ -138,6 +139,25 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
     if ends:
         about = "Unix time at which the last run or check of the session ended."
         yield Sample("llmbench_session_end_timestamp", "seconds", about, max(ends), {})
+
+
+def _unrecorded(session: FinishedSession) -> Iterator[dict[str, str]]:
+    """Yield verdicts that are outside of records, of tests and INCOMPLETE clauses; ERROR of a test that lacks one."""
+    rows: dict[str, Mapping[str, object]] = {test.test: {} for test in session.planned.tests}
+    if (path := session.folder / layout.VERDICTS).exists():
+        judged = SessionVerdicts.read(path)
+        rows |= {str(row.get("test")): row for row in judged.tests}
+        rows |= {
+            f"requirements::{clause.name}": clause.model_dump(mode="json") for clause in judged.clauses
+            if clause.verdict is Verdict.INCOMPLETE
+        }  # fmt: skip
+    records: list[Record] = [*session.runs.values(), *session.checks.values()]
+    recorded = {judgement.test for record in records for judgement in record.judgements}
+    for test, row in rows.items():
+        if test not in recorded:
+            verdict, reason = row.get("verdict"), row.get("reason")
+            known = str(verdict) if verdict in {*Verdict} else "ERROR"
+            yield {"test": test, "verdict": known, "reason": str(reason or ("" if row else "no verdict is on record"))}
 
 
 def _why_no_energy(run: RunRecord) -> str:
@@ -194,3 +214,4 @@ def _rows(session: FinishedSession) -> Iterator[tuple[str, dict[str, Any]]]:
         about = {"session": record.session, "system": record.system, "about": record.about, "name": record.name}
         for judgement in record.judgements:
             yield "verdicts", {**about, **judgement.model_dump(mode="json")}
+    yield from (("verdicts", {"session": session.id, **row}) for row in _unrecorded(session))

@@ -13,7 +13,6 @@ from pytest_llmbench.core.text import harmless
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask, word_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 # A shorter session prints its verdicts alone.
@@ -23,15 +22,13 @@ SIGN_S = 60.0
 _FEW = 4
 # If more than a few runs are in one of these states, they become one row.
 _FOLDED = {"waiting", "ended", "PASS", "SKIP"}
-# States in the order of the counters; verdicts follow.
-_STATES = ("running", "starting", "checking", "pending", "waiting", "ended")
 _DAY_S = 86400
 # Between two columns.
 _GAP = 2
-# Rows with a lower number come first.
+# Rows and counters with a lower number come first: what is under way, bad ends, what waits, good ends.
 _ORDER = {
     "running": 1, "checking": 1, "starting": 2, "ended": 3, "ERROR": 4, "FAIL": 4, "INCOMPLETE": 5,
-    "INCONCLUSIVE": 5, "pending": 6, "waiting": 7, "XFAIL": 8, "PASS": 9, "SKIP": 9,
+    "INCONCLUSIVE": 5, "pending": 6, "waiting": 7, "XFAIL": 8, "PASS": 9, "SKIP": 9, "judged": 9,
 }  # fmt: skip
 _STYLES = {
     "PASS": "green", "FAIL": "red", "ERROR": "bold red", "SKIP": "yellow", "INCONCLUSIVE": "bold yellow",
@@ -81,20 +78,18 @@ def _cells(task: LiveTask, snapshot: LiveSnapshot) -> dict[str, str]:
 
 
 def urgency(task: LiveTask) -> tuple[int, float]:
-    """Order of the rows: runs under way, bad ends, what waits, good ends."""
-    return _ORDER.get(word_of(task), 9), task.eta_s or 0.0
+    """Order of the rows."""
+    return _ORDER[word_of(task)], task.eta_s or 0.0
 
 
-def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Sequence[str] = ()) -> list[str]:
-    """Draw a snapshot of a session as at most `height` lines, each at most as wide as the console.
+def table_lines(
+    snapshot: LiveSnapshot, width: int, height: int, notes: Sequence[str] = (), *, coloured: bool
+) -> list[str]:
+    """Draw a snapshot of a session as at most `height` lines of `width` columns.
 
-    Args:
-        snapshot: the snapshot.
-        console: gives width and colours; its file stays untouched.
-        height: the most lines.
-        notes: lines under the counters, such as that the snapshot is old.
+    The notes, such as that the snapshot is old, are under the counters.
     """
-    from rich.console import Group  # noqa: PLC0415  # heavy, and needed on terminals only
+    from rich.console import Console, Group  # noqa: PLC0415  # heavy, and needed on terminals only
     from rich.text import Text  # noqa: PLC0415
 
     head = [Text(counts(snapshot), style="bold", no_wrap=True, overflow="ellipsis")]
@@ -102,9 +97,13 @@ def table_lines(snapshot: LiveSnapshot, console: Console, height: int, notes: Se
     # One line a note is assumed; the end of the table is cut off if a note is longer.
     tasks, room = [*_folded(snapshot.tasks)], max(0, height - len(head) - 1)
     rows = heapq.nsmallest(room if len(tasks) <= room else room - 1, tasks, key=urgency)
-    parts = [*head, _table(snapshot, rows, console.width)] if rows else head
+    parts = [*head, _table(snapshot, rows, width)] if rows else head
     if rows and len(rows) < len(tasks):
         parts.append(Text(f"and {len(tasks) - len(rows)} more", style="dim"))
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
+        markup=False, emoji=False, legacy_windows=False, color_system="standard" if coloured else None,
+    )  # fmt: skip
     with console.capture() as drawn:
         console.print(Group(*parts))
     return drawn.get().splitlines()[:height]
@@ -164,16 +163,6 @@ def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[_LiveColumn,
         del widths[max(reversed([*widths]), key=lambda column: column.least)]
 
 
-def console_for(width: int, *, coloured: bool) -> Console:
-    """Make a console to draw with."""
-    from rich.console import Console  # noqa: PLC0415
-
-    return Console(
-        file=io.StringIO(), width=width, force_terminal=True, no_color=not coloured, highlight=False,
-        markup=False, emoji=False, legacy_windows=False, color_system="standard" if coloured else None,
-    )  # fmt: skip
-
-
 class StateLines:
     """The changes from one snapshot of a session to the next, in lines.
 
@@ -228,10 +217,9 @@ def describe_task(task: LiveTask) -> str:
 def counts(snapshot: LiveSnapshot) -> str:
     """All runs and checks by state and verdict, hours and time."""
     numbers = snapshot.counters
-    order = [*(word for word in _STATES if word in numbers), *(word for word in numbers if word not in _STATES)]
     runs, checks = len(snapshot.runs), len(snapshot.tasks) - len(snapshot.runs)
     what = " and ".join(counted(number, word) for number, word in ((checks, "check"), (runs, "run")) if number)
-    states = ", ".join(f"{numbers[word]:,} {word}" for word in order)
+    states = ", ".join(f"{numbers[word]:,} {word}" for word in sorted(numbers, key=_ORDER.__getitem__))
     spent = f"{for_people(snapshot.hours, 3)} {snapshot.unit}"
     return f"{what or 'no run'}: {states or 'none'}; {spent}, {duration(snapshot.at - snapshot.began)}"
 

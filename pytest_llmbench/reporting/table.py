@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import bounds_for_people, for_people, listed
+from pytest_llmbench.reporting.verdict import FAILING, WORST_FIRST
 
 _COLUMNS = ("run", "nodes", "statistic", "measured", "energy", "threshold", "verdict", "reference")
-_VERDICTS = ("FAIL", "ERROR", "INCOMPLETE", "INCONCLUSIVE", "XFAIL", "SKIP", "PASS")
 # Shown for a check that passes without a bound on its measured values.
 NO_BOUND = "no bound"
 # Properties of a run that are under its first test.
@@ -58,7 +58,7 @@ def render(
             notes.append((verdict, f"cause: {row['cause']}" if row.get("cause") else ""))
         for colour, text in notes:
             yield from ((colour, f"    {line}") for line in _wrap(text, width - 4))
-        if is_last and verdict in {"FAIL", "INCONCLUSIVE", "ERROR"} and row.get("run_record"):
+        if is_last and verdict in FAILING and row.get("run_record"):
             yield verdict, f"    run record: {shown_path(Path(str(row['run_record'])))}"
     yield from (("", line) for line in _places(rows, width))
 
@@ -76,9 +76,10 @@ def _places(rows: Sequence[Mapping[str, object]], width: int) -> Iterator[str]:
         yield from _wrap(f"on {listed(hosts)}: {', '.join(names)}", width)
 
 
-def _wrap(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int, indent: str = "") -> list[str]:
     # Words stay whole, so that a path can be copied.
-    return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+    plain = " ".join(text.split())
+    return textwrap.wrap(plain, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _cell(row: Mapping[str, object], column: str) -> str:
@@ -113,8 +114,8 @@ def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator
     yield "", f"{'check'.ljust(width)}  verdict  nodes  measured"
     for name, tests in by_check.items():
         count = Counter(str(test["verdict"]) for test in tests)
-        worst = next(verdict for verdict in _VERDICTS if count[verdict])
-        of_each = ", ".join(f"{count[verdict]} {verdict}" for verdict in _VERDICTS if count[verdict])
+        worst = next(verdict for verdict in WORST_FIRST if count[verdict])
+        of_each = ", ".join(f"{count[verdict]} {verdict}" for verdict in WORST_FIRST if count[verdict])
         nodes = of_each if len(count) > 1 else str(sum(int(str(test.get("nodes") or 0)) for test in tests))
         passing = [test for test in tests if test["verdict"] == "PASS"]
         bound = f"{NO_BOUND}; " if any(test.get("bound") == NO_BOUND for test in passing) else ""
@@ -129,7 +130,7 @@ def render_health(rows: Sequence[Mapping[str, object]], screen: int) -> Iterator
         names = f"all {len(bad)}" if {*bad} == everyone else ""
         names = names or listed(f"{host} ({listed(checks)})" for host, checks in bad.items())
         yield from (("FAIL", line) for line in _wrap(f"bad nodes: {names}", screen))
-    for verdict in _VERDICTS[:-1]:
+    for verdict in WORST_FIRST[:-1]:
         of_verdict = sorted((row for row in rows if row["verdict"] == verdict), key=lambda row: not row.get("host"))
         reasons = [(row, str(row.get("reason", ""))) for row in of_verdict]
         yield from _details(verdict, verdict, reasons, everyone, screen)
@@ -151,5 +152,4 @@ def _details(
     for plain, (checks, hosts) in alike.items():
         where = f"all {len(hosts)} nodes" if len(hosts) > 1 and set(hosts) == everyone else listed([*hosts])
         text = f"{word} {listed([*checks])} on {where}: {plain}"
-        lines = textwrap.wrap(text, screen, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
-        yield from ((verdict, line) for line in lines)
+        yield from ((verdict, line) for line in _wrap(text, screen, "    "))

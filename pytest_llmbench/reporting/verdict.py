@@ -2,8 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pytest_llmbench.core.errors import NOT_MEASURED
@@ -11,6 +10,9 @@ from pytest_llmbench.core.quantity import counted, listed
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.core.schema import Document
 
+# The order of every table, the worst first. A test that is INCONCLUSIVE fails unless the session only warns of it.
+WORST_FIRST = ("FAIL", "ERROR", "INCOMPLETE", "INCONCLUSIVE", "XFAIL", "SKIP", "PASS")
+FAILING = frozenset({"FAIL", "ERROR", "INCONCLUSIVE"})
 # The worst first.
 Word = Literal[
     "interrupted", "broken", "not_measured", "incomplete", "slow", "undecided", "nothing_judged", "pass"
@@ -48,44 +50,38 @@ class SessionVerdict(Document):
     """Whether the recipes in the records of a replay decided what had to run, and not those of today."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionOutcome:
-    """The facts that decide on the verdict of a session."""
-
-    rows: Sequence[Mapping[str, Any]]  # the properties of each verdict, of tests and of groups of nodes
-    incomplete: Sequence[str] = ()  # names of required clauses that are unjudged
-    # The runs, of all `runs`, without a verdict on their speed; with `speed_required`, one is enough
-    unjudged: Sequence[str] = ()
-    runs: int = 0
-    speed_required: bool = False
-    simulated: bool = False
-    exit_code: int = 0  # pytest's exit code
-    interrupted: str = ""  # what ended the session: Ctrl-C, another signal, or a limit of its time
-
-
-def decide(outcome: SessionOutcome) -> tuple[Word, str]:
-    """The worst word that applies to the session, with its reason; `pass` only if nothing else applies.
+def decide(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    incomplete: Sequence[str] = (),
+    unjudged: Sequence[str] = (),
+    runs: int = 0,
+    speed_required: bool = False,
+    simulated: bool = False,
+    exit_code: int = 0,
+    interrupted: str = "",
+) -> tuple[Word, str]:
+    """The worst word that applies to a session, with its reason; `pass` only if nothing else applies.
 
     An unknown verdict is `broken`, and so is an exit code other than 0 without a verdict that explains it.
+
+    `rows` are the properties of each verdict, of tests and of groups of nodes. `unjudged` are the runs, of all `runs`,
+    without a verdict on their speed; with `speed_required`, one is enough. `incomplete` are required clauses that are
+    unjudged, and `interrupted` is the signal, or the limit of time, that ended the session.
     """
-    return next(_faults(outcome), ("pass", ""))
-
-
-def _faults(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
-    """Yield everything that keeps a session from `pass`, the worst first."""
-    counts, code, unjudged = count_verdicts(outcome.rows), outcome.exit_code, outcome.unjudged
+    counts, code = count_verdicts(rows), exit_code
     errors, fails, open_ = counts[Verdict.ERROR], counts[Verdict.FAIL], counts[Verdict.INCONCLUSIVE]
     missing = sum(
-        row["verdict"] == Verdict.ERROR and _MISSING.search(str(row.get("reason"))) is not None for row in outcome.rows
+        row["verdict"] == Verdict.ERROR and _MISSING.search(str(row.get("reason"))) is not None for row in rows
     )
     strange = sorted(set(counts) - {str(verdict) for verdict in Verdict})
-    unexplained = code == 1 and not (errors or fails or open_ or outcome.incomplete)
-    no_speed = bool(unjudged) and (len(unjudged) >= outcome.runs or outcome.speed_required)
+    unexplained = code == 1 and not (errors or fails or open_ or incomplete)
+    no_speed = bool(unjudged) and (len(unjudged) >= runs or speed_required)
     bad = f"{counted(errors, 'test')} could not be judged"
     missed = f"{counted(fails, 'test')} missed a threshold, or found a node unfit"
-    interrupted = f"{outcome.interrupted} ended the session: {bad}{f', and {missed}' if fails else ''}"
-    faults: tuple[tuple[object, Word, str], ...] = (
-        (outcome.interrupted and code == _INTERRUPTED, "interrupted", interrupted),
+    ended = f"{interrupted} ended the session: {bad}{f', and {missed}' if fails else ''}"
+    faults: tuple[tuple[object, Word, str], ...] = (  # the worst first
+        (interrupted and code == _INTERRUPTED, "interrupted", ended),
         (strange, "broken", f"unknown verdicts: {', '.join(strange)}"),
         (
             code not in {0, 1, NOTHING_JUDGED} or unexplained, "broken",
@@ -93,17 +89,17 @@ def _faults(outcome: SessionOutcome) -> Iterator[tuple[Word, str]]:
         ),
         (errors > missing, "broken", bad),
         (missing, "not_measured", f"{counted(missing, 'test')} could not be measured: software is missing"),
-        (outcome.incomplete, "incomplete", f"required and not judged: {', '.join(outcome.incomplete)}"),
+        (incomplete, "incomplete", f"required and not judged: {', '.join(incomplete)}"),
         (fails, "slow", missed),
         (open_, "undecided", f"{counted(open_, 'test')} measured a number that is too close to its threshold"),
-        (outcome.simulated, "nothing_judged", "the session had a simulated fault, so it measured nothing"),
+        (simulated, "nothing_judged", "the session had a simulated fault, so it measured nothing"),
         (not counts[Verdict.PASS] + counts[Verdict.XFAIL], "nothing_judged", "no test was judged"),
         (
             no_speed or code == NOTHING_JUDGED, "nothing_judged",
             f"no threshold judged the speed of {listed(unjudged) or 'a run'}",
         ),
     )  # fmt: skip
-    yield from ((word, reason) for holds, word, reason in faults if holds)
+    return next(((word, reason) for holds, word, reason in faults if holds), ("pass", ""))
 
 
 def count_verdicts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:

@@ -255,6 +255,8 @@ class Hunt:
         notes = [] if self.physical else list(note_missing_reference(self.bounds, self.statistic))
         if not any(self.floors.values()):
             notes.append("two nodes and no reference: the result shows that their pair works, not whether it is slow")
+        if any(bound.statistic == ACROSS for bound in self.bounds.references) and not any(self._rates):
+            notes.append(f"no pair is known to be across a boundary: the reference for {ACROSS} judged none")
         findings = [*self._find_dead(), *self._find_culprits(), *self._find_links(), *self._find_slow_at_times()]
         findings += self._find_boundaries()
         findings += self.bounds.judge(of_nodes, device=self.device)

@@ -3,7 +3,7 @@
 import contextlib
 import io
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -18,32 +18,27 @@ def call_in_site(work: Callable[[pytest.Config], T]) -> T:
 
     Raises ConfigError if pytest refuses the folder's ini file or a `conftest.py`.
     """
-    site = _Site(work)
+    results: list[T] = []
+    errors: list[ConfigError] = []
+
+    class Caller:
+        """A plugin that calls `work` instead of running a session."""
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_cmdline_main(self, config: pytest.Config) -> int:
+            try:
+                lending.lend(config)
+                results.append(work(config))
+            except ConfigError as error:
+                errors.append(error)
+            return 0
+
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         # Its rewriting of assertions warns of each module that was imported before it, such as this one.
-        pytest.main(["--assert=plain"], plugins=[site])
-    if site.error is not None:
-        raise site.error
-    if not site.results:
-        raise ConfigError(f"pytest cannot be configured here: {output.getvalue().strip().removeprefix('ERROR: ')}")
-    return site.results[0]
-
-
-class _Site(Generic[T]):
-    """A plugin that calls `work` instead of running a session."""
-
-    def __init__(self, work: Callable[[pytest.Config], T]) -> None:
-        self.results: list[T] = []
-        self.error: ConfigError | None = None
-        self._work = work
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_cmdline_main(self, config: pytest.Config) -> int:
-        """Do the work."""
-        try:
-            lending.lend(config)
-            self.results.append(self._work(config))
-        except ConfigError as error:
-            self.error = error
-        return 0
+        pytest.main(["--assert=plain"], plugins=[Caller()])
+    if not (results or errors):
+        errors = [ConfigError(f"pytest cannot be configured here: {output.getvalue().strip().removeprefix('ERROR: ')}")]
+    if errors:
+        raise errors[0]
+    return results[0]

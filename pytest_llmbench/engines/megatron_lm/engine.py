@@ -492,9 +492,9 @@ class MegatronLM(External):
                 else f" of a known name (`lm loss` in Megatron-LM); it has {', '.join(named) or 'no other loss'}"
             )
         yield from agreement.check_work(series.steps, _RATES)
-        yield from agreement.check_rate(series.steps, "samples_per_second", recipe.samples_per_step)
+        yield from agreement.check_product(series.steps, recipe.samples_per_step, ("samples_per_second", "seconds"))
         tokens_of_rank = recipe.tokens_per_step / topology.world_size
-        yield from agreement.check_rate(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
+        yield from agreement.check_product(series.steps, tokens_of_rank, ("tokens_per_gpu_per_second", "seconds"))
         yield from agreement.check_counts(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.check_times(series, topology)
         yield from agreement.check_pace(series, topology)

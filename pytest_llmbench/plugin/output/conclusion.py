@@ -17,7 +17,7 @@ from pytest_llmbench.plugin.verdict.speed import EXIT_CODE
 from pytest_llmbench.reporting.ci import annotate_tests, summary
 from pytest_llmbench.reporting.verdict import (
     DETAILED,
-    SessionOutcome,
+    FAILING,
     SessionVerdict,
     Word,
     count_verdicts,
@@ -27,7 +27,6 @@ from pytest_llmbench.reporting.verdict import (
 
 _GREEN = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, EXIT_CODE}
 _FINAL = {"passed", "failed", "skipped"}
-_FAILING = {str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)}
 
 
 class Conclusion:
@@ -38,6 +37,7 @@ class Conclusion:
         clauses: how each required clause ended.
         unjudged: runs without a verdict on their speed, by the reason.
         interrupted: the signal, or the limit of time, that ended the session; else empty.
+        word: the verdict on the session in one word, once it is written; else `broken`.
         overruled: tests whose failure something else reported as passed, in order.
     """
 
@@ -47,6 +47,7 @@ class Conclusion:
         self.unjudged: Mapping[str, Sequence[str]] = {}
         self.overruled: dict[str, None] = {}
         self.interrupted = ""
+        self.word: Word = "broken"
         self._failed: set[str] = set()
         self._attempts: dict[str, tuple[tuple[str, object], ...]] = {}
         self._config = config
@@ -70,7 +71,7 @@ class Conclusion:
 
     def fails(self, verdict: object) -> bool:
         """True if a test with this verdict fails."""
-        return str(verdict) in _FAILING and not (verdict == Verdict.INCONCLUSIVE and self.warned)
+        return str(verdict) in FAILING and not (verdict == Verdict.INCONCLUSIVE and self.warned)
 
     def correct(self, report: pytest.TestReport) -> None:
         """Turn a report back into a failure if its verdict is one and its test has not failed yet.
@@ -163,6 +164,7 @@ class Conclusion:
             with Path(step).open("a", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         write_model(folder / layout.VERDICT, verdict)
+        self.word = word
         if (group := self._bench.settings.system.group) is not None:
             share(folder, group)
 
@@ -176,8 +178,8 @@ class Conclusion:
             (folder / name).unlink(missing_ok=True)
 
     def _decide(self, exit_code: int) -> tuple[Word, str]:
-        session = SessionOutcome(
-            rows=self.rows,
+        return decide(
+            self.rows,
             incomplete=[clause.name for clause in self.incomplete],
             unjudged=[run for runs in self.unjudged.values() for run in runs],
             runs=len(self._bench.planned.runs),
@@ -186,4 +188,3 @@ class Conclusion:
             exit_code=exit_code,
             interrupted=self.interrupted,
         )
-        return decide(session)

@@ -291,7 +291,7 @@ class SoFar:
         self._lock = threading.Lock()
 
     def take(self, report: pytest.TestReport) -> None:
-        """Take a report of a test, which has no verdict until it is over, maybe once more."""
+        """Take a report of a test, whose verdict is final when it is over, maybe once more."""
         with self._lock:
             self._reports.setdefault(report.nodeid, []).append(report)
             self._final.pop(report.nodeid, None)

@@ -13,7 +13,7 @@ import pytest
 from pytest_llmbench.core.text import harmless
 from pytest_llmbench.plugin.options import options_of
 from pytest_llmbench.plugin.pytest_private import get_file, set_file
-from pytest_llmbench.reporting.live import StateLines, console_for, table_lines
+from pytest_llmbench.reporting.live import StateLines, table_lines
 from pytest_llmbench.reporting.screen import BlockScreen
 from pytest_llmbench.session.live.snapshot import LiveSnapshot
 
@@ -101,8 +101,8 @@ class LiveLine:
             width, height = shutil.get_terminal_size()
             coloured = reporter.hasmarkup and not os.environ.get("NO_COLOR")
             # A line as wide as the terminal wraps on some.
-            console = console_for(max(10, width - 1), coloured=coloured)
-            self._screen.draw(table_lines(snapshot, console, max(1, height - _LEFT)), width)
+            lines = table_lines(snapshot, max(10, width - 1), max(1, height - _LEFT), coloured=coloured)
+            self._screen.draw(lines, width)
 
     @property
     def _reporter(self) -> pytest.TerminalReporter | None:

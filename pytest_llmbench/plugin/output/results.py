@@ -21,7 +21,6 @@ from pytest_llmbench.plugin.verdict.groups import ComparedGroups, compare_groups
 from pytest_llmbench.plugin.verdict.requirements import Requirements
 from pytest_llmbench.plugin.verdict.unfinished import Reports
 from pytest_llmbench.reporting.base import FinishedSession
-from pytest_llmbench.reporting.verdict import SessionVerdict
 from pytest_llmbench.session.folder import Records
 from pytest_llmbench.session.record_store import RecordStore
 
@@ -178,10 +177,7 @@ class Results:
     @property
     def word(self) -> str:
         """The verdict on the session in one word, as `verdict.json` has it; `broken` where that is missing."""
-        try:
-            return SessionVerdict.read(self._bench.session.folder / layout.VERDICT).verdict
-        except ConfigError:
-            return "broken"
+        return self._conclusion.word
 
     @property
     def unwritten(self) -> bool:

@@ -7,7 +7,7 @@ from pytest_llmbench.core.paths import shown_path
 from pytest_llmbench.core.quantity import Quantity, for_people, listed, told_apart
 from pytest_llmbench.core.recipe.reference import Reference
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.judging.findings import slowest_node
+from pytest_llmbench.judging.cause import slower_gpus
 from pytest_llmbench.judging.golden import Deviation, GoldenLosses
 from pytest_llmbench.judging.interval.decide import Decision
 from pytest_llmbench.judging.statistics import SHARED, window
@@ -42,7 +42,10 @@ def explain_undecided(judged: JudgedComparison) -> list[str]:
 
 
 def _cause(judged: JudgedComparison) -> list[str]:
-    return [f"cause: {judged.cause}"] if judged.cause is not None else []
+    """The cause, and the slow GPUs that it leaves out."""
+    cause = [f"cause: {judged.cause}"] if judged.cause is not None else []
+    slow = [f"slow GPU: {words}" for _, words in slower_gpus(judged.decisive.record) if words not in "".join(cause)]
+    return cause + slow
 
 
 def explain(judged: JudgedComparison) -> list[str]:
@@ -74,17 +77,15 @@ def _between(decision: Decision | None, unit: str, shown: str) -> str:
 
 
 def _evidence(number: Number) -> list[str]:
-    """The slow node, the record, the log, the hosts, and the rule of the statistic."""
+    """The record, the log, the hosts, and the rule of the statistic."""
     record = number.record
     log = log_to_read(record.logs)
     where = f" on {', '.join(record.hosts)}" if record.hosts else ""
-    node = slowest_node(record.rank_info, record.telemetry)
     # The rule of an engine names its lines itself.
     judged = f"; {window(record.recipe, record.early)}" if number.statistic in SHARED.names() else ""
     early = record.early if record.early is not None and record.early.ended_early else None
     runs = ", ".join(f"{part.record.key} {part.metric.quantity}" for part in number.parts)
     return [
-        *([node] if node else []),
         *([f"runs: {runs}"] if runs else []),
         *([f"early verdict: {early}"] if early else []),
         f"run record: {shown_path(record.path)}",

@@ -45,9 +45,8 @@ def write_page(session: SessionFolder, path: Path, history: Path | str | None = 
         by_subject.setdefault((row.about, row.subject), []).append(row)
     numbers, verdicts = counts(rows), session.verdicts
     runs, nodes = [*run_sections(session, by_subject)], node_map(session.checks, rows)
-    read = [run for run in runs if run.record is not None]
-    recipes = dict.fromkeys(run.recipe for run in read)
-    environments = dict.fromkeys(run.versions for run in read if run.versions)
+    recipes = dict.fromkeys(run.recipe for run in runs if run.recipe)
+    environments = dict.fromkeys(run.versions for run in runs if run.versions)
     script, style = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.js", "report.css"))
     parts = _template().generate(
         session=session,
@@ -75,12 +74,6 @@ def write_page(session: SessionFolder, path: Path, history: Path | str | None = 
         trend=trend_figures(history, session.id, session.runs.values()),
         environments={versions: at for at, versions in enumerate(environments, 1)},
         recipes={text: (at, json.loads(text)) for at, text in enumerate(recipes, 1)},
-        rules={
-            name: metric.rule
-            for run in runs
-            if isinstance(run.record, RunRecord)
-            for name, metric in run.record.metrics.items()
-        },
     )
     # It quotes logs and scripts, which are private to this user. In parts: with 10,000 runs it has 80 MB.
     write_parts(path, parts, mode=PRIVATE)

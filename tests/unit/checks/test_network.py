@@ -395,6 +395,14 @@ def test_a_boundary_has_a_bound_of_its_own() -> None:
     assert readings == {"leaf": 10.0, "rack": 5.0}
 
 
+def test_a_bound_on_boundaries_that_judged_no_pair_says_so() -> None:
+    bounds = (reference("across_busbw", "4 GB/s", nodes=2),)
+    for places, silent in (({}, False), ({"places": PLACES}, True)):
+        fleet = fleet_of(16, lambda _: rate(10.0), **places)
+        notes = check("pairs", fleet, references=bounds, bisect=False).notes
+        assert any("across_busbw judged none" in note for note in notes) != silent
+
+
 def test_a_slow_node_is_named_although_all_pairs_between_racks_are_slow() -> None:
     def game(members: Members) -> Mapping[str, Any]:
         return rate((5.0 if apart(members, "rack") else 10.0) / (2 if "n5" in dict(members) else 1))

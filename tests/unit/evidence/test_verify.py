@@ -14,7 +14,7 @@ from securesystemslib.signer import CryptoSigner
 from pytest_llmbench.checks.base import CheckSettings, Site, get_check
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.plain import write_plain
-from pytest_llmbench.core.record.records import RunRecord
+from pytest_llmbench.core.record.records import RunRecord, SessionVerdicts, write_model
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.evidence import bundle
 from pytest_llmbench.evidence.archive import BundleError
@@ -22,10 +22,11 @@ from pytest_llmbench.evidence.bundle import make_bundle
 from pytest_llmbench.evidence.contents import Manifest
 from pytest_llmbench.evidence.recorded import make_predicate, read_session
 from pytest_llmbench.evidence.verify import verify
+from pytest_llmbench.reporting.verdict import SessionVerdict, decide
 from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.nodes.answers import RecordedFleet
 from tests.support.hardware import node
-from tests.unit.evidence.conftest import KEY, Evidence
+from tests.unit.evidence.conftest import KEY, RECORDED, Evidence
 
 RECORD = "runs/tiny/record.json"
 LOG = "runs/tiny/steps/rank-00001.jsonl"
@@ -295,3 +296,19 @@ def test_the_facts_of_the_machine_are_among_the_answers_that_are_kept(tmp_path: 
     assert report.bounds == (
         "memory_triad: physics expects 4278 GB/s, FAIL below 3636: 0.87 of 6144 bit × 3201 MHz × 2 = 4917 GB/s",
     )
+
+
+@pytest.mark.parametrize("code", [1, 14])
+def test_missing_software_is_the_same_word_with_a_detailed_exit_code(evidence: Evidence, code: int) -> None:
+    """Of a session that lacked software, `verdict.json` says so with either exit code, and contradicts nothing."""
+    row = {"test": "t", "verdict": "ERROR", "reason": "run tiny cannot be judged (engine_missing): no PyTorch"}
+    write_model(evidence.folder / layout.VERDICTS, SessionVerdicts(session=RECORDED.name, tests=(row,)))
+    word, reason = decide([row], exit_code=1)
+    assert word == "not_measured"
+    write_model(evidence.folder / layout.VERDICT, SessionVerdict(
+        verdict=word, reason=reason, counts={"ERROR": 1}, exit_code=code, session=RECORDED.name, ended="e",
+        llmbench_version="1",
+    ))  # fmt: skip
+    differences = evidence.verified().differences
+    assert any(line.startswith(layout.VERDICTS) for line in differences)
+    assert not [line for line in differences if line.startswith(f"{layout.VERDICT}:")]

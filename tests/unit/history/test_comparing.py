@@ -1,18 +1,19 @@
 """Runs compared with earlier ones: what became slower is a FAIL, and nothing else is accused."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.history.planted import repeat
-from benchmarks.history.simulated import Fleet, keep
+from benchmarks.history.simulated import REAL, Fleet, keep
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.quantity import USUAL_BETWEEN_RUNS, BetweenRuns
 from pytest_llmbench.core.record.records import RunRecord
 from pytest_llmbench.history.baselines import check_wanted, compare_with_baseline
-from pytest_llmbench.history.compare import Change, Compared, NumberPair, compare_sessions, measure_change
+from pytest_llmbench.history.compare import Change, Compared, compare_sessions, measure_change, run_of_record
 from pytest_llmbench.history.database import History, open_history
 from pytest_llmbench.history.queries import runs_of
 from pytest_llmbench.history.rows import MetricRow
@@ -41,7 +42,11 @@ def change(
     before: Sequence[MetricRow], *after: MetricRow, past: Sequence[MetricRow] = (), shared: Scatter | None = None,
     usual: BetweenRuns | None = USUAL_BETWEEN_RUNS,
 ) -> Change:  # fmt: skip
-    return measure_change(NumberPair(before=before, after=after, past=past, usual=usual), shared=shared)
+    return measure_change(Compared(name="x", before=before, after=after, past=past, usual=usual), shared=shared)
+
+
+def regressed_of(change: Change) -> bool | None:
+    return {"FAIL": True, "PASS": False, "INCONCLUSIVE": None}[change.verdict]
 
 
 def one(history: History, record: RunRecord, wanted: str = "last") -> Compared:
@@ -174,11 +179,25 @@ def test_what_is_no_baseline_is_said(text: str) -> None:
 def test_the_direction_decides(better: Any, after: float, regressed: bool | None, improved: bool) -> None:
     """More words are better, more seconds are worse, and without a direction nothing is either."""
     told = change([row(100.0, better)], row(after, better))
-    assert (told.regressed, told.improved) == (regressed, improved)
+    assert (regressed_of(told), told.improved) == (regressed, improved)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_no_pass(number: float) -> None:
+    """Such as of a statistic of a package that is not here; neither is one whose interval is none."""
+    with pytest.raises(ValueError, match="is not a number"):
+        change([row(100.0)], row(number))
+    real = RunRecord.read(REAL)
+    throughput = real.metrics["throughput"]
+    odd = real.model_copy(update={"metrics": {"throughput": throughput, "odd": throughput}})
+    none = {**odd.metrics, "odd": throughput.model_copy(update={"value": number})}
+    lines = compare_sessions([run_of_record(odd)], [run_of_record(odd.model_copy(update={"metrics": none}))])
+    assert {line.metric: line.verdict for line in lines}["odd"] == "ERROR"
+    assert regressed_of(change([row(100.0)], replace(row(100.0), low=number))) is None
 
 
 def test_a_wide_interval_decides_nothing() -> None:
-    assert change([row(100.0, half=0.1)], row(100.0, half=0.1)).regressed is None
+    assert regressed_of(change([row(100.0, half=0.1)], row(100.0, half=0.1))) is None
     wide = change([row(5.0, "lower", 0.9)], row(5.2, "lower", 2.0))
     assert wide.low is not None
     assert wide.low > -1.0
@@ -190,14 +209,14 @@ def test_a_wide_interval_decides_nothing() -> None:
 def test_few_steps_may_be_on_two_levels(after: float, steps: int | None, past: int, regressed: bool | None) -> None:
     """A run of 20 steps may be on one of two levels throughout; a history has shown how such runs differ."""
     told = change([row(100.0, steps=49)], row(after, steps=steps), past=[row(100.0), row(100.1), row(99.9)][:past])
-    assert told.regressed is regressed
+    assert regressed_of(told) is regressed
     assert (regressed is None) == ("two levels of speed" in told.reason and after > 90.0)
 
 
 def test_one_wide_interval_of_the_past_hides_no_loss() -> None:
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, half=0.2 if i == 7 else 0.003) for i, value in enumerate(past)]
-    assert change(before, row(98.2), past=before).regressed
+    assert regressed_of(change(before, row(98.2), past=before))
 
 
 @pytest.mark.parametrize(("after", "scatter", "regressed"), [
@@ -208,10 +227,10 @@ def test_an_interval_wide_by_chance_hides_no_loss(after: float, scatter: float |
     past = [100.0 + 0.1 * (i % 5) for i in range(20)]
     before = [row(value, scatter=0.0097 + 0.0001 * (i % 6)) for i, value in enumerate(past)]
     new = row(after, half=0.09, scatter=scatter)
-    assert change(before, new, past=before).regressed is regressed
+    assert regressed_of(change(before, new, past=before)) is regressed
     # The same of the baseline, where that is the last run.
     last = row(200.0 - after, half=0.09, scatter=scatter)
-    assert change([last], row(99.0 if after < 100 else 100.0, scatter=0.0101), past=before).regressed is regressed
+    assert regressed_of(change([last], row(99.0 if after < 100 else 100.0, scatter=0.0101), past=before)) is regressed
 
 
 def test_a_change_of_the_past_is_no_scatter() -> None:
@@ -220,7 +239,7 @@ def test_a_change_of_the_past_is_no_scatter() -> None:
     told = change([row(90.1)], row(88.0), past=[*map(row, past)])
     assert told.deviation is not None
     assert told.deviation < 0.003
-    assert told.regressed
+    assert regressed_of(told)
 
 
 @pytest.mark.parametrize("usual", [USUAL_BETWEEN_RUNS, None])
@@ -228,8 +247,8 @@ def test_copies_of_one_run_make_no_number_certain(usual: BetweenRuns | None) -> 
     copies = Scatter(1e-12, 9.0)
     alike = [row(100.0)] * 10
     told = change(alike, row(99.9), past=alike, usual=usual, shared=shared_scatter([copies] * 20))
-    assert told.regressed is False
-    assert change(alike, row(97.0), past=alike, usual=usual).regressed
+    assert regressed_of(told) is False
+    assert regressed_of(change(alike, row(97.0), past=alike, usual=usual))
 
 
 def test_two_sessions_are_compared_as_sets(history: History) -> None:

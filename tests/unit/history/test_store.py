@@ -89,6 +89,17 @@ def test_a_simulated_run_is_flagged_and_in_no_series(history: History, tmp_path:
         read_series(history, "opt125m", "throughput")
 
 
+def test_a_number_that_is_none_is_in_no_series(history: History, tmp_path: Path) -> None:
+    """A statistic of a package that is not here may be NaN; the rest of the record is imported."""
+    folder = session(tmp_path)
+    path = folder / "runs" / "opt125m" / "record.json"
+    record = json.loads(path.read_text())
+    record["metrics"]["odd"] = {**record["metrics"]["throughput"], "value": float("nan")}
+    path.write_text(json.dumps(record))
+    assert import_sessions(history, [folder]).new == 1
+    assert "odd" not in show_session(history, "20261101")["records"][0]["metrics"]
+
+
 def test_a_run_that_is_replayed_counts_once(history: History, tmp_path: Path) -> None:
     first = session(tmp_path, "20261101-120000-aaaaaa")
     record = json.loads((first / "runs" / "opt125m" / "record.json").read_text())
@@ -145,12 +156,16 @@ def test_what_is_no_history_is_said(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("this is no database, whatever its length may be" * 100)
     cases = {
-        str(path): "not a database", str(tmp_path): "is a folder", "mysql://x@y/z": "cannot be in mysql",
-        "sqlite://": "lost with its process", "postgresql://u:secret@127.0.0.1:1/x": "cannot be opened",
-        "postgresql:/u:secret@h/x": "begins with postgresql://", "postgres:u:secret@h": "begins with postgres://",
-        "postgresql://u:p@secret@h/x": "are %40", "postgresql://u:a/secret@h/x": "are %40",
-        "postgresql://u:?secret@h/x": "are %40", "postgresql://127.0.0.1:1/x?password=secret": "cannot be opened",
-        "postgres+psycopg://u:secret@h/x": "cannot be in postgres",
+        str(path): "not a database", str(tmp_path): "is a folder",
+        "postgresql://u:secret@127.0.0.1:1/x": "cannot be opened",
+        "postgresql://127.0.0.1:1/x?password=secret": "cannot be opened",
+        **dict.fromkeys(
+            (
+                "", " ", "sqlite://", "sqlite:///:memory:", "mysql://x:secret@y/z", "postgresql:/u:secret@h/x",
+                "postgres:u:secret@h", "postgres+psycopg://u:secret@h/x", "postgresql://u:p@secret@h/x",
+                "postgresql://u:a/secret@h/x", "postgresql://u:?secret@h/x",
+            ), "must be a file, sqlite:///FILE, or postgresql://USER@HOST/DATABASE; in the login of a URL, @",
+        ),
     }  # fmt: skip
     for given, words in cases.items():
         with pytest.raises(ConfigError, match=words) as error, open_history(given):

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.cluster.runs import RunSpec
+from pytest_llmbench.cluster.runs import Plan, RunSpec
+from pytest_llmbench.core.quantity import Quantity
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.topology import Topology
 from pytest_llmbench.core.record.records import Judgement, Problem, RunRecord, Verdict
-from pytest_llmbench.reporting.batches import Batch, evaluate_batches
+from pytest_llmbench.reporting.base import FinishedSession
+from pytest_llmbench.reporting.batches import report_batches
 from tests.conftest import TINY
 from tests.support.shipped import shipped_recipes
 
@@ -32,9 +34,14 @@ def made(folder: Path, group: int, recipe: Recipe = CHAT, log: str | None = None
     return record
 
 
-def evaluated(*records: RunRecord) -> list[Batch]:
-    specs = [RunSpec(key=each.key, recipe=each.recipe, group=int(each.key[-1])) for each in records]
-    return evaluate_batches(specs, {record.key: record for record in records})
+def evaluated(folder: Path, *records: RunRecord) -> tuple[bytes, list[str]]:
+    """The one file that is written, empty if there is none, and the lines for people without the last."""
+    specs = tuple(RunSpec(key=each.key, recipe=each.recipe, group=int(each.key[-1])) for each in records)
+    runs = {record.key: record for record in records}
+    lines = [*report_batches(FinishedSession(id="s", folder=folder, planned=Plan(runs=specs), runs=runs, checks={}))]
+    files = [path.read_bytes() for path in folder.glob("batches/*.csv")]
+    assert len(files) == bool(lines)
+    return b"".join(files), lines[:-1]
 
 
 def judged(verdict: Verdict, reference: str = "lambda_900_per_node") -> Judgement:
@@ -52,12 +59,11 @@ def test_runs_are_rows_in_the_order_of_their_groups(tmp_path: Path) -> None:
         made(tmp_path, 1, log="n1: Throughput: 1874.1065 samples/sec\nThroughput: 1.0 samples/sec\n",
              judgements=(judged(Verdict.ERROR, "another"), judged(Verdict.PASS))),
     ]  # fmt: skip
-    (batch,) = evaluated(*records)
-    assert batch.file.decode().split("\r\n") == [
+    file, said = evaluated(tmp_path, *records)
+    assert file.decode().split("\r\n") == [
         HEADER, '"n1, n2",1874.1065,Success', '"n3, n4",1799.9999,Fail', '"n5, n6",-1,Fail', '"n7, n8",-1,Fail', "",
     ]  # fmt: skip
-    assert (batch.reference.name, batch.applies) == ("lambda_900_per_node", True)
-    assert list(batch.describe()) == [
+    assert said == [
         f"chat_350m_bs24_zero0: 4 runs, success from 1,800 samples/s on; {HEADER} | verdict",
         '  chat_350m_bs24_zero0-group1: "n1, n2",1874.1065,Success | PASS',
         '  chat_350m_bs24_zero0-group2: "n3, n4",1799.9999,Fail | FAIL',
@@ -72,19 +78,20 @@ def test_runs_are_rows_in_the_order_of_their_groups(tmp_path: Path) -> None:
 )
 def test_a_bound_for_another_machine_is_said(tmp_path: Path, changes: dict[str, Any]) -> None:
     """The evaluator knows of no machines, so its file is as it would be; who reads it is told."""
-    (batch,) = evaluated(made(tmp_path, 1, log="Throughput: 2000.0 samples/sec\n", **changes))
-    assert batch.file.endswith(b'"n1, n2",2000.0,Success\r\n')
-    said = list(batch.describe())
+    file, said = evaluated(tmp_path, made(tmp_path, 1, log="Throughput: 2000.0 samples/sec\n", **changes))
+    assert file.endswith(b'"n1, n2",2000.0,Success\r\n')
     assert "  that bound, lambda_900_per_node, is for 16 × H100 80GB HBM3, and not for these runs" in said
     assert said[-1].endswith("Success | not judged")
 
 
 def test_a_bound_that_fits_comes_before_the_first(tmp_path: Path) -> None:
     """A site's own bound is for its machine, though the source's stands before it."""
-    site = CHAT.references[0].model_copy(update={"name": "site", "applies_to": None})
+    bound = Quantity("2000 samples/s")
+    site = CHAT.references[0].model_copy(update={"name": "site", "applies_to": None, "at_least": bound})
     elsewhere = CHAT.model_copy(update={"references": (*CHAT.references, site)})
-    (batch,) = evaluated(made(tmp_path, 1, elsewhere, log="", device="NVIDIA A10"))
-    assert (batch.reference.name, batch.applies) == ("site", True)
+    _, said = evaluated(tmp_path, made(tmp_path, 1, elsewhere, log="", device="NVIDIA A10"))
+    assert "success from 2,000 samples/s on" in said[0]
+    assert "for these runs" not in said[1]
 
 
 def test_logs_that_were_handed_in_are_found(tmp_path: Path) -> None:
@@ -92,12 +99,12 @@ def test_logs_that_were_handed_in_are_found(tmp_path: Path) -> None:
     log.parent.mkdir()
     log.write_text("a slots=8\nThroughput: 5.0 samples/sec\n")
     for replayed in (log, log.parent):
-        (batch,) = evaluated(made(tmp_path, 1, replayed=str(replayed)))
-        assert batch.file.endswith(b"\r\na,5.0,Fail\r\n")
+        file, _ = evaluated(tmp_path, made(tmp_path, 1, replayed=str(replayed)))
+        assert file.endswith(b"\r\na,5.0,Fail\r\n")
 
 
 def test_there_is_no_file_without_an_evaluator_or_a_bound(tmp_path: Path, unigram: None) -> None:
     """An engine of ours has no other's evaluator, and a recipe without a bound nothing to evaluate by."""
     tiny = Recipe.model_validate({**TINY, "name": "tiny"})
     unbound = CHAT.model_copy(update={"references": ()})
-    assert evaluated(made(tmp_path, 1, tiny), made(tmp_path, 2, unbound)) == []
+    assert evaluated(tmp_path, made(tmp_path, 1, tiny), made(tmp_path, 2, unbound)) == (b"", [])

@@ -14,7 +14,8 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.record.records import Verdict
 from pytest_llmbench.plugin.output.junit_cases import complete, lasting_name
 from pytest_llmbench.reporting.ci import annotate_tests, markdown, summary
-from pytest_llmbench.reporting.verdict import DETAILED, SessionOutcome, SessionVerdict, decide, detailed_exit_code
+from pytest_llmbench.reporting.html.rows import KINDS
+from pytest_llmbench.reporting.verdict import DETAILED, WORST_FIRST, SessionVerdict, decide, detailed_exit_code
 from pytest_llmbench.session.folder import point_to_latest
 
 ROWS = st.lists(st.sampled_from([*map(str, Verdict), "LATER"]), max_size=6)
@@ -32,12 +33,11 @@ VERDICT: dict[str, Any] = {
 def test_a_pass_is_what_is_left(
     verdicts: list[str], code: int, simulated: bool, clause: bool, unjudged: int, interrupted: str, why: str
 ) -> None:
-    outcome = SessionOutcome(
-        rows=[{"verdict": verdict, "reason": why} for verdict in verdicts], incomplete=["4.1"] if clause else [],
+    word, reason = decide(
+        [{"verdict": verdict, "reason": why} for verdict in verdicts], incomplete=["4.1"] if clause else [],
         simulated=simulated, interrupted=interrupted,
         unjudged=["run"] * unjudged, runs=3, exit_code=code,
     )  # fmt: skip
-    word, reason = decide(outcome)
     good = {"PASS", "XFAIL"} & set(verdicts) and set(verdicts) <= {"PASS", "XFAIL", "SKIP", "INCOMPLETE"}
     assert (word == "pass") == (bool(good) and code == 0 and not simulated and not clause and unjudged < 3)
     assert bool(reason) == (word != "pass")
@@ -69,10 +69,10 @@ def test_text_of_others_is_no_markup(text: str) -> None:
 
 
 def test_annotations_are_as_many_as_github_shows() -> None:
-    rows = [{"verdict": "FAIL", "test": f"t{i}"} for i in range(12)] + [{"verdict": "ERROR", "test": "e"}]
+    rows = [{"verdict": "ERROR", "test": f"t{i}"} for i in range(12)] + [{"verdict": "FAIL", "test": "e"}]
     lines = [*annotate_tests([*rows, {"verdict": "PASS", "test": "p"}], Path("/"), warned=False)]
     assert len(lines) == 10
-    assert lines[0].startswith("::error title=ERROR e::")
+    assert lines[0].startswith("::error title=FAIL e::")
     assert lines[-1].endswith("4 more tests failed: see the summary of the job")
     (warned,) = annotate_tests([{"verdict": "INCONCLUSIVE", "test": "t"}], Path("/"), warned=True)
     assert warned.startswith("::warning ")
@@ -85,6 +85,11 @@ def test_nodes_alike_are_one_row_and_a_bad_node_comes_first() -> None:
     *_, bad, whole, skipped = [line for line in summary(SessionVerdict(**VERDICT), rows, "s") if line.startswith("|")]
     assert [line.split(" | ")[1] for line in (bad, whole)] == ["n3", "n0,n1"]
     assert "slot0\\] and 9 more | n0, n1, n2, n3 and 6 more |" in skipped
+
+
+def test_every_table_has_one_order() -> None:
+    """The report has kinds of its own between those of the verdicts."""
+    assert [kind.upper() for kind in KINDS if kind.upper() in WORST_FIRST] == [*WORST_FIRST]
 
 
 def test_a_summary_of_very_many_tests_is_short() -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from pytest_llmbench.cli.app import app
 from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.files import write_text
 from pytest_llmbench.core.record.health import Finding, Severity
-from pytest_llmbench.core.record.records import Metric, Verdict
+from pytest_llmbench.core.record.records import Metric, RecordedClause, SessionVerdicts, Verdict, write_model
 from pytest_llmbench.core.record.telemetry import GpuTelemetry
+from pytest_llmbench.core.wire import layout
 from pytest_llmbench.reporting.base import FinishedSession, read_finished
 from pytest_llmbench.reporting.export import COLUMNS, Sample, fitness, openmetrics, samples_of, write_csv
+from pytest_llmbench.session.folder import read_plan
 
 (RECORDED,) = (Path(__file__).parents[2] / "data" / "evidence").glob("2*")
 
@@ -142,8 +145,23 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     assert isinstance(CliRunner().invoke(app, ["report", str(tmp_path), "--format", "csv"]).exception, ConfigError)
 
 
-def test_a_session_without_records_has_no_numbers_but_its_counts(tmp_path: Path) -> None:
+def test_a_test_without_a_record_is_counted(tmp_path: Path) -> None:
+    """One without a verdict is an ERROR, as of a session that was killed; an INCOMPLETE clause counts as a test."""
     shutil.copy(RECORDED / "session.json", tmp_path)
-    samples = samples_of(read_finished(tmp_path))
-    assert {each.name for each in samples} == {"llmbench_tests"}
-    assert len(samples) == len(Verdict)
+
+    def counts() -> dict[str, int]:
+        samples = samples_of(read_finished(tmp_path))
+        assert {each.name for each in samples} == {"llmbench_tests"}
+        assert len(samples) == len(Verdict)
+        write_csv(read_finished(tmp_path), tmp_path / "csv")
+        with (tmp_path / "csv" / "verdicts.csv").open(newline="") as file:
+            verdicts = Counter(row["verdict"] for row in csv.DictReader(file))
+        assert verdicts == {each.labels["verdict"]: each.value for each in samples if each.value}
+        return dict(verdicts)
+
+    first, second, *others = (test.test for test in read_plan(tmp_path).tests)
+    assert counts() == {"ERROR": 2 + len(others)}
+    clause = RecordedClause(name="4.1", tests=("t",), verdict=Verdict.INCOMPLETE, reason="it was skipped")
+    rows = ({"test": first, "verdict": "SKIP"}, {"test": second, "verdict": "torn"}, {"test": "g", "verdict": "FAIL"})
+    write_model(tmp_path / layout.VERDICTS, SessionVerdicts(session="s", tests=rows, clauses=(clause,)))
+    assert counts() == {"ERROR": 1 + len(others), "SKIP": 1, "FAIL": 1, "INCOMPLETE": 1}

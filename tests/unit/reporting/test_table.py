@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core.record.records import Verdict
-from pytest_llmbench.reporting.live import StateLines, console_for, describe_task, duration, table_lines, urgency
+from pytest_llmbench.reporting.live import StateLines, describe_task, duration, table_lines, urgency
 from pytest_llmbench.reporting.screen import BlockScreen
 from pytest_llmbench.reporting.table import render, render_health
 from pytest_llmbench.session.live.snapshot import LiveSnapshot, LiveTask
@@ -153,13 +153,13 @@ def picture(*tasks: LiveTask, at: float = 1000.0) -> LiveSnapshot:
 
 
 def drawn(snapshot: LiveSnapshot, width: int, height: int = 20) -> list[str]:
-    return table_lines(snapshot, console_for(width, coloured=False), height)
+    return table_lines(snapshot, width, height, coloured=False)
 
 
 def test_a_wide_table_says_all_of_a_run() -> None:
     """State, step, speed, bound, time left and hours stand in the row of a run."""
     lines = drawn(picture(PENDING, FAILED, RUNNING), 180)
-    assert lines[0] == "3 runs: 1 running, 1 pending, 1 FAIL; 2.22 GPU-hours, 1:40"
+    assert lines[0] == "3 runs: 1 running, 1 FAIL, 1 pending; 2.22 GPU-hours, 1:40"
     assert lines[2].split("  ")[0] == "opt125m"
     for part in ("12/50", "212,346", ">= 1,000 words/s", "42 s", "0.22"):
         assert part in lines[2]
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_counted_and_the_urgent_is_shown() -> None:
     waiting = [LiveTask(name=f"w{number}") for number in range(1998)]
     later = RUNNING.model_copy(update={"name": "later", "eta_s": 90.0})
     lines = drawn(picture(*waiting, later, FAILED, RUNNING), 100, 5)
-    assert "2 running, 1,998 waiting" in lines[0]
+    assert "2 running, 1 FAIL, 1,998 waiting" in lines[0]
     assert [line.split()[0] for line in lines[2:4]] == ["opt125m", "later"]
     assert lines[4:] == ["and 2 more"]
     lines = drawn(picture(*waiting, later, FAILED, RUNNING), 100, 6)
@@ -221,7 +221,7 @@ def test_texts_of_others_are_harmless() -> None:
 
 
 def test_colours_are_left_out_where_nobody_wants_them() -> None:
-    assert "\x1b[" in "".join(table_lines(picture(FAILED), console_for(80, coloured=True), 9))
+    assert "\x1b[" in "".join(table_lines(picture(FAILED), 80, 9, coloured=True))
     assert "\x1b" not in "".join(drawn(picture(FAILED), 80))
 
 

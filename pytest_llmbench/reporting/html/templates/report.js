@@ -27,23 +27,10 @@
     if (!texts.has(each)) texts.set(each, (each.tagName === "TR" ? each : each.querySelector("summary")).textContent.toLowerCase() + (each.id || ""));
     return texts.get(each);
   };
-  // On a narrow screen a row is a card: CSS takes the table's roles away, so they are given back.
-  const ROLES = {TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell", TH: "rowheader"};
-  const narrow = matchMedia("(max-width: 46rem)");
-  const keepRoles = () => {
-    if (!narrow.matches) return;
-    const table = document.getElementById("rows");
-    for (const each of [table, ...all("thead, tbody, tr, td, th", table)]) each.setAttribute("role", each.scope === "col" ? "columnheader" : ROLES[each.tagName]);
-  };
-  narrow.addEventListener("change", keepRoles);
-  keepRoles();
   const total = Number(form.dataset.total);
   let unfolded = total <= FIRST, rows = all("tr", tbody);
   const everyRow = () => {
-    if (madeOf(tbody)) {
-      rows = all("tr", tbody);
-      keepRoles();
-    }
+    if (madeOf(tbody)) rows = all("tr", tbody);
   };
   const filter = () => {
     const kinds = new Set(all("input[name=kind]:checked", form).map((box) => box.value));

@@ -247,6 +247,14 @@ def test_a_verdict_that_contradicts_its_record_is_told(session: Path) -> None:
     assert len(page.rows) == declared(session)
 
 
+def test_a_check_that_lost_its_mark_of_no_bound_is_told(session: Path) -> None:
+    path = session / layout.VERDICTS
+    path.write_text(path.read_text().replace('"no bound"', '"bounded"'))
+    page = Page(write_page(session))
+    assert page.rows.count("pass") == 26
+    assert page.text.count("but its record says PASS, no bound") == 8
+
+
 def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
     """The figure shows earlier sessions of the same recipe, system and number of nodes; without any, it is left out."""
     fleet = Fleet("q", 1)
