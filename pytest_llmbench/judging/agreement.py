@@ -142,48 +142,37 @@ def _logged_s(before: Step, step: Step) -> float:
 
 
 def check_product(
-    steps: Sequence[Step], rate: str, factors: tuple[str, str], slack: Callable[[Step], float]
-) -> Iterator[str]:
-    """Yield the lines in which a rate differs from the product of two other numbers of the line.
-
-    `rate` and `factors` are reported names; `slack` is the allowed difference as a share, in addition to rounding.
-    """
-    lines = [step for step in steps if all(step.reported.get(name) for name in (rate, *factors))]
-    columns = (_rounded([step.reported[name] for step in lines]) for name in (rate, *factors))
-    for step, *ranges in zip(lines, *columns, strict=True):
-        share = slack(step)
-        if not _meet(ranges[0], _times(_times(ranges[1], ranges[2]), (1 - share, 1 + share))):
-            factors_logged = " × ".join(f"{name} {step.reported[name]:g}" for name in factors)
-            yield (
-                f"step {step.step} says {rate} {step.reported[rate]:g}, where {factors_logged} are "
-                f"{math.prod(step.reported[name] for name in factors):.6g}"
-            )
-
-
-def check_rate(
     steps: Sequence[Step],
-    rate: str,
-    work: float,
-    *,
-    per_second: str | None = None,
+    product: str | float,
+    factors: tuple[str, str | float],
     slack: Callable[[Step], float] = lambda _: 0.0,
 ) -> Iterator[str]:
-    """Yield the first line whose rate differs from the recipe's work of a step in the time that the line reports.
+    """Yield the first line in which a number differs from the product of two others, by more than rounding.
 
-    `rate` and `per_second`, the steps per second, are reported names; without the second one the line's own seconds
-    count. `work` is in the unit of the rate times seconds. `slack` is as for `check_product`.
+    Each of the three is a reported name, `seconds` for the duration of the line, or a number of the recipe. `slack` is
+    the allowed difference as a share, in addition to rounding.
     """
-    times = {step.step: step.reported.get(per_second) if per_second else step.seconds for step in steps}
-    lines = [step for step in steps if times[step.step] and step.reported.get(rate)]
-    logged = _rounded([times[step.step] or 0.0 for step in lines])
-    due = [_times(span, (work, work)) if per_second else _over(work, span) for span in logged]
-    for step, reported, owed in zip(lines, _rounded([step.reported[rate] for step in lines]), due, strict=True):
-        if not _meet(reported, _times(owed, (1 - slack(step), 1 + slack(step)))):
-            time = f"{per_second} {times[step.step]:g}" if per_second else f"{times[step.step]:.6g} s"
-            yield (
-                f"step {step.step} says {rate} {step.reported[rate]:g} and {time}, where the recipe's step is {work:g}"
-                ": its rate is of other work than this"
+
+    def value(step: Step, name: str | float) -> float:
+        if isinstance(name, str):
+            return (step.seconds if name == "seconds" else step.reported.get(name)) or 0.0
+        return name
+
+    names = (product, *factors)
+    lines = [step for step in steps if all(value(step, name) for name in names)]
+    values = [[value(step, name) for step in lines] for name in names]
+    columns = [
+        _rounded(column) if isinstance(name, str) else [(name, name)] * len(lines)
+        for name, column in zip(names, values, strict=True)
+    ]
+    for step, row, ranges in zip(lines, zip(*values, strict=True), zip(*columns, strict=True), strict=True):
+        share = slack(step)
+        if not _meet(ranges[0], _times(_times(ranges[1], ranges[2]), (1 - share, 1 + share))):
+            due, *others = (
+                f"{name} {number:g}" if isinstance(name, str) else f"the recipe's {number:g}"
+                for name, number in zip(names, row, strict=True)
             )
+            yield f"step {step.step} has {due}, where {' × '.join(others)} are {row[1] * row[2]:.6g}"
             return
 
 
@@ -252,11 +241,6 @@ def check_span(steps: Sequence[Step], topology: Topology, seconds: float) -> Ite
             f"from step {first} to step {last} {passed:.6g} s passed by the lines' times, and {seconds:g} s are "
             f"logged for all of the timed steps"
         )
-
-
-def _over(work: float, seconds: _Range) -> _Range:
-    low, high = seconds
-    return work / high if high > 0.0 else 0.0, work / low if low > 0.0 else math.inf
 
 
 def _times(one: _Range, other: _Range) -> _Range:

@@ -363,6 +363,8 @@ class MegatronLM(External):
         })  # fmt: skip
         same |= overrides.rules_of_given(_given(recipe), _FIELDS)
         same |= overrides.rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
+        ranks = {"context-parallel-size": layout.context, "expert-model-parallel-size": layout.expert}
+        same |= overrides.rules_of({name: ("parallelism", ranks[name]) for name in ranks.keys() - own.keys()})
         same |= {
             name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
             for name, field, value in _shape(recipe)
@@ -418,16 +420,13 @@ class MegatronLM(External):
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         # If the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
-        rules, layout = self.arguments(recipe, topology), recipe.parallelism
-        ranks = {"context-parallel-size": layout.context, "expert-model-parallel-size": layout.expert}
-        more = overrides.rules_of({name: ("parallelism", ranks[name]) for name in ranks.keys() - rules.own.keys()})
-        named = replace(rules, same={**rules.same, **more})
+        rules = self.arguments(recipe, topology)
         settings = tuple(
-            _of_bridge(given, named) if "." in given.name else given
+            _of_bridge(given, rules) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
         of_bridge = any(given.name.partition(".")[0] in _BRIDGE for given in series.settings if "." in given.name)
-        check = (named if of_bridge else rules).compare(settings)
+        check = rules.compare(settings)
         bits, *_ = _FEW_BITS.get(recipe.precision, ("",))
         printed = {given.name for given in settings}
         if not bits or {bits, f"{bits}_recipe"} <= printed or not (series.claims or of_bridge):
@@ -493,9 +492,9 @@ class MegatronLM(External):
                 else f" of a known name (`lm loss` in Megatron-LM); it has {', '.join(named) or 'no other loss'}"
             )
         yield from agreement.check_work(series.steps, _RATES)
-        yield from agreement.check_rate(series.steps, "samples_per_second", recipe.samples_per_step)
+        yield from agreement.check_product(series.steps, recipe.samples_per_step, ("samples_per_second", "seconds"))
         tokens_of_rank = recipe.tokens_per_step / topology.world_size
-        yield from agreement.check_rate(series.steps, "tokens_per_gpu_per_second", tokens_of_rank)
+        yield from agreement.check_product(series.steps, tokens_of_rank, ("tokens_per_gpu_per_second", "seconds"))
         yield from agreement.check_counts(series.steps, "consumed_samples", recipe.samples_per_step)
         yield from agreement.check_times(series, topology)
         yield from agreement.check_pace(series, topology)

@@ -206,7 +206,7 @@ class Metaseq(External):
                 f"{discarded:g} passes were discarded next to {recipe.steps} updates, as their gradients overflowed: "
                 "its words per second have their time and not their words, so that the machine is faster than they show"
             )
-        yield from agreement.check_rate(series.steps, "wps", recipe.tokens_per_step, per_second="ups", slack=slack)
+        yield from agreement.check_product(series.steps, "wps", ("ups", recipe.tokens_per_step), slack)
         yield from agreement.check_wall(series, topology)
         yield from agreement.check_pace(series, topology)
 

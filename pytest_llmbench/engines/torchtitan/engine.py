@@ -213,7 +213,7 @@ class Torchtitan(External):
         of_rank, late = recipe.tokens_per_step / topology.world_size, _LATE_S if topology.gpus else _LATE_ON_CPUS_S
         timed = [step for step in series.steps if not step.paused and step.seconds and "tps" in step.reported]
         for steps, slack in ((timed, _slack(_SHARE, late)), (_typical(timed), _slack(_SHARE_OF_MOST, _LATE_S))):
-            yield from agreement.check_rate(steps, "tps", of_rank, slack=slack)
+            yield from agreement.check_product(steps, of_rank, ("tps", "seconds"), slack)
 
 
 def _given(recipe: Recipe, topology: Topology | None, *, old: bool) -> dict[str, Any]:

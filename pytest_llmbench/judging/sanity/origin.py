@@ -14,7 +14,7 @@ from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.core.wire import layout
 from pytest_llmbench.judging.sanity.evidence import CLOCK_SKEW_S, Evidence, of_rank, problem
-from pytest_llmbench.judging.sanity.ranks import same_host
+from pytest_llmbench.judging.sanity.ranks import given_name
 
 # A host's clock may be set while a rank runs.
 _CLOCK_SET_S = 1.0
@@ -161,7 +161,7 @@ def check_labels(e: Evidence) -> Iterator[Problem]:
             )
         return
     wanted = max(label.of for label in labels)
-    named = sorted({next((host for host in e.hosts if same_host(host, label.host)), label.host) for label in labels})
+    named = sorted({given_name(e, label.host) for label in labels})
     strangers = [host for host in named if e.hosts and host not in e.hosts]
     if strangers or len(named) != wanted or wanted not in (1, e.topology.nodes):
         #: problem wrong_nodes: the labels of a log name other hosts

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pytest_llmbench.core.gpus import same_gpu
 from pytest_llmbench.core.quantity import listed
 from pytest_llmbench.core.record.records import Problem
-from pytest_llmbench.core.record.series import RankInfo
 from pytest_llmbench.judging.sanity.evidence import Evidence, of_rank, problem
 
 # Names by which launchers refer to their own machine.
@@ -33,16 +32,9 @@ def check_ranks(e: Evidence) -> Iterator[Problem]:
 
 def check_hosts(e: Evidence) -> Iterator[Problem]:
     """Require exactly the nodes that were allocated to the run, with all local ranks on each."""
-    places = {info.rank: _place(info, e.hosts) for info in e.series.ranks}
-    seen = sorted(set(places.values()))
-    if len(seen) != e.topology.nodes or (e.hosts and set(seen) != set(e.hosts)):
-        #: problem wrong_nodes: the ranks ran on other hosts than the run was given
-        yield problem(
-            "wrong_nodes",
-            f"the ranks ran on {len(seen)} hosts ({listed(seen)}); the run was given {e.topology.nodes} nodes "
-            f"({listed(e.hosts) if e.hosts else 'no names are known'})",
-        )
-    for host in seen:
+    places = {info.rank: given_name(e, info.node or info.host, info.host) for info in e.series.ranks}
+    yield from _wrong_nodes(e, set(places.values()), "the ranks ran on")
+    for host in sorted(set(places.values())):
         local = sorted(info.local_rank for info in e.series.ranks if places[info.rank] == host)
         if local != list(range(e.topology.ranks_per_node)):
             asked = f"expected: one each from 0 to {e.topology.ranks_per_node - 1}"
@@ -51,29 +43,34 @@ def check_hosts(e: Evidence) -> Iterator[Problem]:
 
 def check_nodes_in_log(e: Evidence) -> Iterator[Problem]:
     """Compare the hosts that a framework's own launcher names with those that the run was given."""
-    if not e.series.nodes:
-        return
-    named = {next((given for given in e.hosts if same_host(given, host)), host) for host, _ in e.series.nodes}
-    here = len(named) == 1 and named <= _THIS_MACHINE
-    if len(named) != e.topology.nodes or (e.hosts and not here and named != set(e.hosts)):
-        yield problem(
-            "wrong_nodes",
-            f"its log names {len(named)} hosts ({listed(sorted(named))}); the run was on {e.topology.nodes} nodes "
-            f"({listed(list(e.hosts)) if e.hosts else 'no names are known'})",
-        )
+    named = {given_name(e, host) for host, _ in e.series.nodes}
+    if len(named) == 1 and named <= _THIS_MACHINE:
+        named = set(e.hosts[:1]) or named
+    if named:
+        yield from _wrong_nodes(e, named, "its log names")
     for host, ranks in e.series.nodes:
         if ranks != e.topology.ranks_per_node:
             asked = f"expected: {e.topology.ranks_per_node} on each node"
             yield problem("wrong_ranks", f"its log reports {ranks} ranks on {host}; {asked}")
 
 
-def _place(info: RankInfo, given: tuple[str, ...]) -> str:
-    """The node that a rank ran on, by its name in the allocation, else by its own name.
+def _wrong_nodes(e: Evidence, named: set[str], source: str) -> Iterator[Problem]:
+    if len(named) != e.topology.nodes or (e.hosts and named != set(e.hosts)):
+        given = listed(list(e.hosts)) if e.hosts else "no names are known"
+        #: problem wrong_nodes: the ranks ran on other hosts than the run was given
+        yield problem(
+            "wrong_nodes",
+            f"{source} {len(named)} hosts ({listed(sorted(named))}); the run was given {e.topology.nodes} nodes "
+            f"({given})",
+        )
+
+
+def given_name(e: Evidence, *names: str) -> str:
+    """The name in the allocation of a node with these names, else the first of them.
 
     Slurm, the host and a container may have different names for one node.
     """
-    own = [name for name in (info.node, info.host) if name]
-    return next((host for host in given if any(same_host(host, name) for name in own)), own[0] if own else info.host)
+    return next((host for host in e.hosts if any(same_host(host, name) for name in names)), names[0])
 
 
 def same_host(one: str, other: str) -> bool:

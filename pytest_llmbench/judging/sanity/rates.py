@@ -1,5 +1,6 @@
 """Checks that measured rates are within the limits of the hardware."""
 
+import math
 import re
 import statistics as stats
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,45 +60,27 @@ def implausible(
     `metrics` and `timed` are those of the judged steps; `timed` is empty unless each was timed at the end of its work.
     `clocks` has the share of each GPU's clock in that of its published peak.
     """
-    mfu = metrics.get("mfu")
     known = [clock for clock in clocks if clock is not None]
-    if mfu is not None and known and mfu.value > _MOST_OF_PEAK * 100.0 * stats.fmean(known):
-        return problem(
-            "implausible",
-            f"an MFU of {mfu.value:.4g} % at {100 * stats.fmean(known):.3g} % of the SM clock of the published peak is "
-            "more than the hardware can do: the step times or the samples of the GPUs are of another run",
-        )
-    if mfu is not None and mfu.value > 100.0:
-        return problem(
-            "implausible",
-            f"an MFU of {mfu.value:.4g} % is more than the hardware can do: the step times, the model or the peak in "
-            "the system file are wrong",
-        )
     # Training may exceed the measured rate a little, with larger products or on a quieter machine. CPU ranks repeat
     # their measurement until they reach the highest rate twice, so a load of some seconds leaves it as it is.
-    fraction = metrics.get("matmul_fraction")
-    if fraction is not None and fraction.value > 150.0:
-        return problem(
-            "implausible",
-            f"training at {fraction.value:.4g} % of the measured matrix-product rate is not possible: the step times "
-            "are wrong, or something else loaded the machine each time that the rate was measured, and not in between",
-        )
-    return _too_fast(timed, "an MFU", mfu, 100.0) or _too_fast(
-        timed, "a share of the measured matrix-product rate", fraction, 150.0
+    loaded = "the step times are wrong, or another program slowed every measurement of the rate, and no step"
+    shares = (
+        ("mfu", "an MFU", 100.0, "the step times, the model, the GPUs' samples or the system file's peak are wrong"),
+        ("matmul_fraction", "a share of the measured matrix-product rate", 150.0, loaded),
     )
-
-
-def _too_fast(timed: Sequence[Step], name: str, share: Metric | None, most: float) -> Problem | None:
-    """Return the problem if the fastest step exceeds the hardware, where all steps together reach `share`."""
     durations = {step.step: step.seconds for step in timed if step.seconds}
-    if share is None or not durations:
-        return None
-    step, fastest = min(durations.items(), key=lambda item: item[1])
-    reached = share.value * stats.fmean(durations.values()) / fastest
-    if reached <= most:
-        return None
-    return problem(
-        "implausible",
-        f"step {step} took {fastest:.4g} s, which would be {name} of {reached:.4g} %, more than the hardware can do: "
-        "its work was timed with another step, and the sum of all steps is wrong as well",
-    )
+    for statistic, name, most, reason in shares:
+        share = metrics[statistic].value if statistic in metrics else 0.0
+        slow = statistic == "mfu" and bool(known) and share > _MOST_OF_PEAK * 100.0 * stats.fmean(known)
+        if slow or share > most:
+            clock = f" at {100 * stats.fmean(known):.3g} % of the SM clock of the published peak" if slow else ""
+            return problem("implausible", f"{name} of {share:.4g} %{clock} is more than the hardware can do: {reason}")
+        step, fastest = min(durations.items(), key=lambda item: item[1], default=(0, math.inf))
+        reached = share * stats.fmean(durations.values()) / fastest if durations else 0.0
+        if reached > most:
+            return problem(
+                "implausible",
+                f"step {step} took {fastest:.4g} s, which would be {name} of {reached:.4g} %, more than the hardware "
+                "can do: its work was timed with another step, and the sum of all steps is wrong as well",
+            )
+    return None

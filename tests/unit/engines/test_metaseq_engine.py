@@ -237,5 +237,5 @@ def test_on_busy_cpus_its_clocks_may_be_read_apart(tmp_path: Path, topology: Top
     path.write_text("".join(f"{line}\n" for line in [*lines, DONE]))
     what = recipe(scale="smoke")
     found = list(ENGINE.doubts(what, topology, ENGINE.read(tmp_path, what)))
-    assert [doubt for doubt in found if "says wps" in doubt] == found
+    assert [doubt for doubt in found if "has wps" in doubt] == found
     assert (found == []) == sane

@@ -109,7 +109,7 @@ def test_a_rate_is_the_product_of_two_others() -> None:
     assert list(words(3189.1, 0.02, 131072.0)) == []
     assert list(words(1.23457e6, 18.84)) == []
     (doubt,) = words(94799.2, 0.53)
-    assert doubt == "step 10 says wps 94799.2, where ups 0.53 × wpb 65536 are 34734.1"
+    assert doubt == "step 10 has wps 94799.2, where ups 0.53 × wpb 65536 are 34734.1"
     assert len(list(words(34799.2, 0.35))) == 1
 
 

@@ -177,7 +177,7 @@ def test_no_numbers_make_the_gate_raise(evidence: Evidence, losses: list[float],
 @pytest.mark.parametrize(("metrics", "told"), [
     ({}, None), ({"mfu": 0.1}, None), ({"mfu": 100.0, "matmul_fraction": 150.0}, None),
     ({"mfu": 100.1}, "an MFU of 100.1 %"),
-    ({"matmul_fraction": 151.0}, "151 % of the measured matrix-product rate"),
+    ({"matmul_fraction": 151.0}, "a share of the measured matrix-product rate of 151 %"),
 ])  # fmt: skip
 def test_more_than_the_hardware_can_do_is_implausible(metrics: dict[str, float], told: str | None) -> None:
     problem = implausible({name: Metric(value=value, unit="%", rule="") for name, value in metrics.items()})
