@@ -314,7 +314,7 @@ class Validator:
 
 
 def _refuse_other_nodes(report: Report, hosts: Sequence[str]) -> Report:
-    """What a check of another package tells of a node that has no verdict would be lost."""
+    """Refuse the report of a check that names nodes which it was not given: no verdict would have its findings."""
     named = {finding.host for finding in report.findings} | report.unjudged.keys() | report.skipped.keys()
     strange = named - {None, *hosts}
     told = listed(sorted(map(str, strange)))
