@@ -5,7 +5,6 @@ import datetime as dt
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,7 @@ NOTHING_COMPARED = 10
 _OF_CHANGE = ("series", "session", "run", "time", "git_commit", "system", "nodes", "hardware", "unit")
 
 
-def open_existing(url: str) -> "AbstractContextManager[History]":
+def open_existing(url: str) -> "History":
     """Open an existing history, so that a misspelt file is an error instead of a new database.
 
     Raises ConfigError if the file is missing, or if `open_history` refuses it.
@@ -66,9 +65,8 @@ def import_(
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415
     from pytest_llmbench.history.importing import About, import_sessions  # noqa: PLC0415
 
-    with open_history(history) as opened:
-        about, law = About(git_commit=commit, tags=tuple(tag or ())), law_of_today(as_recorded=as_recorded)
-        imported = import_sessions(opened, paths, about, law)
+    about = About(git_commit=commit, tags=tuple(tag or ()))
+    imported = import_sessions(open_history(history), paths, about, law_of_today(as_recorded=as_recorded))
     empty = [f"no record of a session in {path}" for path in imported.empty]
     facts = {name: getattr(imported, name) for name in type(imported).__slots__}
     print_facts(facts, [*empty, *imported.refused, *imported.doubts, str(imported)], as_json=as_json)
@@ -91,21 +89,21 @@ def show(
     from pytest_llmbench.history.importing import add_tag  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, list_sessions, show_session  # noqa: PLC0415
 
-    with open_existing(history) as opened:
-        if session is None:
-            if tag is not None:
-                raise ConfigError("--tag names one session: llmbench history show SESSION --tag NAME")
-            sessions = list_sessions(opened, last)
-            if as_json:
-                print_json(sessions)
-            else:
-                names = ("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit")
-                print_table(names, map(_row_of_session, sessions))
-            return
+    opened = open_existing(history)
+    if session is None:
         if tag is not None:
-            with opened.writing() as connection:
-                add_tag(connection, find_session(connection, session), tag)
-        facts = show_session(opened, session)
+            raise ConfigError("--tag names one session: llmbench history show SESSION --tag NAME")
+        sessions = list_sessions(opened, last)
+        if as_json:
+            print_json(sessions)
+        else:
+            names = ("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit")
+            print_table(names, map(_row_of_session, sessions))
+        return
+    if tag is not None:
+        with opened.writing() as connection:
+            add_tag(connection, find_session(connection, session), tag)
+    facts = show_session(opened, session)
     print_facts(facts, _lines_of_session(facts), as_json=as_json)
 
 
@@ -145,8 +143,7 @@ def series(
     """
     from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
 
-    with open_existing(history) as opened:
-        points = read_series(opened, recipe, metric, last=last, series=number)
+    points = read_series(open_existing(history), recipe, metric, last=last, series=number)
     if changes is not None:
         _print_changes(f"{recipe} {metric}", points, changes, as_json=as_json)
     elif as_json:
@@ -266,15 +263,14 @@ def _compare_lines(
     if before == after:
         raise ConfigError(f"{before}: this is one session; name two")
     # A history shows the difference between runs, also of sessions that are given as folders.
-    if "://" not in url and not Path(url).expanduser().exists():
-        return compare_sessions(runs(before, None), runs(after, None))
-    with open_existing(url) as history:
-        old, new = runs(before, history), runs(after, history)
+    history = open_existing(url) if "://" in url or Path(url).expanduser().exists() else None
+    old, new, past = runs(before, history), runs(after, history), {}
+    if history is not None:
         until = min((run.time for run in new if run.time is not None), default=0.0)
         recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}
         sessions = {run.session for run in new}
         past = {recipe: runs_before(history, recipe, until, leave_out=sessions) for recipe in recipes}
-        return compare_sessions(old, new, past)
+    return compare_sessions(old, new, past)
 
 
 def _compared_runs(law: "Law", notes: list[str], given: str, history: "History | None") -> "list[PastRun]":

@@ -121,6 +121,7 @@ class _Collected:
     _totals: dict[str, float] = field(default_factory=dict)
     _counts: dict[str, Counter[str]] = field(default_factory=dict)
     _sized: set[tuple[str, str]] = field(default_factory=set)
+    _sizes: dict[str, int] = field(default_factory=dict)  # number of ranks, by file
     _cut_off: tuple[tuple[int, int], str] | None = None
     _failure: tuple[tuple[int, int, int], str] | None = None
     _file: int = 0
@@ -200,6 +201,8 @@ class _Collected:
                 if self._steps and source in self._sized:
                     self._restart(line, "the number of ranks is printed again after the first step")
                 self._sized.add(source)
+                if ranks != (known := self._sizes.setdefault(line.file, ranks)):
+                    self._restart(line, f"{ranks} ranks after {known}")
                 self.facts.setdefault("world_size", ranks)
             case items.Begun(words=words):
                 if words != (self._begin or words):  # two runs, even if different ranks logged them

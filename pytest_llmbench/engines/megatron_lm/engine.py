@@ -363,6 +363,8 @@ class MegatronLM(External):
         })  # fmt: skip
         same |= overrides.rules_of_given(_given(recipe), _FIELDS)
         same |= overrides.rules_of({name: ("precision", _half(recipe) == name) for name in ("bf16", "fp16")})
+        ranks = {"context-parallel-size": layout.context, "expert-model-parallel-size": layout.expert}
+        same |= overrides.rules_of({name: ("parallelism", ranks[name]) for name in ranks.keys() - own.keys()})
         same |= {
             name: Same(field=field, allowed=_printed(value), needed=name not in _DERIVED)
             for name, field, value in _shape(recipe)
@@ -418,16 +420,13 @@ class MegatronLM(External):
     def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
         # If the checkpoint's folder is still empty, Megatron-LM starts from random weights and prints that.
         random = any((claim.name, claim.value) == ("initial_weights", "random") for claim in series.claims)
-        rules, layout = self.arguments(recipe, topology), recipe.parallelism
-        ranks = {"context-parallel-size": layout.context, "expert-model-parallel-size": layout.expert}
-        more = overrides.rules_of({name: ("parallelism", ranks[name]) for name in ranks.keys() - rules.own.keys()})
-        named = replace(rules, same={**rules.same, **more})
+        rules = self.arguments(recipe, topology)
         settings = tuple(
-            _of_bridge(given, named) if "." in given.name else given
+            _of_bridge(given, rules) if "." in given.name else given
             for given in series.settings if not (random and given.name == "load")
         )  # fmt: skip
         of_bridge = any(given.name.partition(".")[0] in _BRIDGE for given in series.settings if "." in given.name)
-        check = (named if of_bridge else rules).compare(settings)
+        check = rules.compare(settings)
         bits, *_ = _FEW_BITS.get(recipe.precision, ("",))
         printed = {given.name for given in settings}
         if not bits or {bits, f"{bits}_recipe"} <= printed or not (series.claims or of_bridge):

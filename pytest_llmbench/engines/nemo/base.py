@@ -4,14 +4,13 @@ import json
 import re
 import statistics as stats
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.recipe.recipes import Recipe
 from pytest_llmbench.core.recipe.shape import DENSE, Rotary
 from pytest_llmbench.core.recipe.topology import Topology
-from pytest_llmbench.core.record.claims import Asks, SettingsCheck
+from pytest_llmbench.core.record.claims import Asks
 from pytest_llmbench.core.record.series import Step, StepSeries
 from pytest_llmbench.engines import external, overrides
 from pytest_llmbench.engines.base import Place
@@ -37,6 +36,7 @@ _REFUSED: Mapping[str, str] = {
     **dict.fromkeys(_LIMITS, "may end before the recipe's last step"),
 }
 _HARMLESS = frozenset({
+    *_LIMITS,  # of a launcher's file; what was trained until then is counted by steps
     "bignlp_path", "cluster_type", "container", "container_mounts", "data_dir", "debug", "launcher_scripts_path",
     "model.activations_checkpoint_num_layers", "model.apply_query_key_layer_scaling", "model.gradient_as_bucket_view",
     "model.gradient_accumulation_fusion", "model.grad_allreduce_chunk_size_mb", "model.hysteresis",
@@ -222,20 +222,15 @@ class Nemo(External):
         })  # fmt: skip
         if how == "none":
             same |= overrides.rules_of({"model.activations_checkpoint_num_layers": (_CHECKPOINTING_FIELD, 0, None)})
+        if topology is not None:
+            ranks = {"trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node}
+            same |= overrides.rules_of({name: ("topology", number) for name, number in ranks.items()})
         usual = {"model.ffn_hidden_size": model.feed_forward_width, "model.kv_channels": None}
         as_usual = {name for name, value in usual.items() if own.get(name) == value}
         return Rules(
             own=own, same=same, refused=_REFUSED, harmless=_HARMLESS | as_usual, families=_FAMILIES,
             usual={**_USUAL, "model.num_query_groups": (None, model.attention_heads)},
         )  # fmt: skip
-
-    def compare(self, recipe: Recipe, topology: Topology, series: StepSeries) -> SettingsCheck:
-        rules = self.arguments(recipe, topology)
-        ranks = {"trainer.num_nodes": topology.nodes, "trainer.devices": topology.ranks_per_node}
-        more = overrides.rules_of({name: ("topology", number) for name, number in ranks.items()})
-        # A launcher's file may limit the time; what was trained until then is counted by steps.
-        harmless = {*rules.harmless, *_LIMITS}
-        return replace(rules, same={**rules.same, **more}, harmless=harmless).compare(series.settings)
 
     def asks(self, recipe: Recipe, topology: Topology) -> Asks:
         own = _plain(recipe.options.get("arguments", {}))

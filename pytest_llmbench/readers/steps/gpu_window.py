@@ -3,7 +3,6 @@
 import statistics as stats
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.core.record.series import Step
 from pytest_llmbench.core.record.telemetry import GAP_PERIODS, POWER_CAP, SLOWDOWNS, GpuTelemetry, reasons_of
-from pytest_llmbench.core.wire.step_events import Event, GpuEvent, StepEvent, TelemetryEvent
+from pytest_llmbench.core.wire.step_events import GpuEvent, StepEvent, TelemetryEvent
 from pytest_llmbench.readers.steps.progress import event_lines, rank_logs
 
 # Largest error of an energy, as a share of it; with a larger one it is unknown.
@@ -149,29 +148,26 @@ def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, 
 
 
 def _rank_telemetry(rank: int, path: Path, first: int, last: int) -> GpuTelemetry:
-    with suppress(OSError):  # reported by the first reading
-        events = (event for _, event in event_lines(path))
-        watching = next((event for event in events if isinstance(event, TelemetryEvent | StepEvent)), None)
-        if isinstance(watching, TelemetryEvent):
-            return _window(watching, events, first, last, rank)
-    return GpuTelemetry(rank=rank, gaps=("it did not watch its GPU",))
-
-
-def _window(
-    watching: TelemetryEvent, events: Iterator[Event | str], first: int, last: int, rank: int
-) -> GpuTelemetry:  # fmt: skip
+    watching: TelemetryEvent | None = None
     samples: list[GpuEvent] = []
-    steps: list[StepEvent] = []
-    for event in events:  # a sample may be written after the step in which it lies
-        match event:
-            case GpuEvent():
-                samples.append(event)
-            case TelemetryEvent(trouble=str()):
-                watching = replace(watching, trouble=event.trouble)
-            case StepEvent(step=number) if number > last:
-                break
-            case StepEvent(step=number) if number >= first:
-                steps = [*steps[:1], event]
+    steps: list[StepEvent] = []  # the first and the last of the judged ones
+    try:
+        for _, event in event_lines(path):  # a sample may be written after the step in which it lies
+            match event:
+                case TelemetryEvent() if watching is None:
+                    watching = event
+                case TelemetryEvent(trouble=str()) if watching is not None:
+                    watching = replace(watching, trouble=event.trouble)
+                case GpuEvent():
+                    samples.append(event)
+                case StepEvent(step=number) if number > last or watching is None:
+                    break
+                case StepEvent(step=number) if number >= first:
+                    steps = [*steps[:1], event]
+    except OSError:  # reported by the first reading
+        watching = None
+    if watching is None:
+        return GpuTelemetry(rank=rank, gaps=("it did not watch its GPU",))
     if not steps:
         return GpuTelemetry(rank=rank, gpu=watching.gpu, gaps=("no judged step",))
     return summarize(watching, samples, steps[0].time - steps[0].seconds, steps[-1].time, rank)

@@ -173,6 +173,14 @@ def test_a_second_run_is_noticed_and_not_mixed_in(read: Read) -> None:
     assert read(parse, "step 1 1\nranks 2\n").restarted is None  # lines of rank 0 may come late
 
 
+def test_an_attempt_of_other_ranks_before_the_first_step_is_a_second_run(read: Read) -> None:
+    """It has no step of its own, and the number of ranks that counts would be the one that did not train."""
+    assert read(parse, "ranks 8\nranks 8\nstep 1 0.5\n").restarted is None
+    assert read(parse, "ranks 8\nranks 16\nstep 1 0.5\n").restarted == (
+        "job.out:2: 16 ranks after 8: a second run in the same log"
+    )
+
+
 def test_several_files_are_one_log(tmp_path: Path) -> None:
     """A log that was split is put together, a copy of it adds nothing, another run is noticed."""
     contents = ("ranks 2\nstep 1 1\n", "step 2 1\n", "ranks 2\nstep 1 1\nstep 2 1\n", "step 1 9\n")

@@ -128,11 +128,6 @@ class ZeroModel:
             state["step"].zero_()
         self.grad_norm: torch.Tensor | float = 0.0
 
-    @property
-    def weights(self) -> list[nn.Parameter]:
-        """All weights of the model; sharded ones may be empty here."""
-        return list(self.engine.module.parameters())
-
     def step(self, number: int) -> None:
         """Count a micro batch; after the last one of 1-based step `number` change the weights and set `grad_norm`.
 
@@ -220,23 +215,20 @@ def run(recipe: Recipe, context: RankContext, device: torch.device, log: StepLog
     _kept.append(model)
     torch.manual_seed(stable_seed(_SEED, context.rank))  # dropout differs between ranks
     with matmul.ceiling(log, device, _DTYPE[recipe.precision]):
-        _loop(setup, model, tokens, log)
-
-
-def _loop(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog) -> None:
-    clock = StepClock(log, setup.device, setup.fed)
-    setup.fed.watch([model.engine.module], OPTDecoderLayer)
-    clock.start()
-    for step in clock.steps(setup.recipe.steps):
-        loss = _step(setup, model, tokens, log, step)
-        clock.step(loss, model.grad_norm)
-    clock.finish()
-    event = setup.fed.trained(
-        parameters=sum(getattr(weight, "ds_numel", weight.numel()) for weight in model.weights),
-        dtypes={weight.dtype for weight in model.weights},
-        copy=setup.rank,
-    )
-    log.training(event)
+        clock = StepClock(log, device, setup.fed)
+        setup.fed.watch([model.engine.module], OPTDecoderLayer)
+        clock.start()
+        for step in clock.steps(recipe.steps):
+            loss = _step(setup, model, tokens, log, step)
+            clock.step(loss, model.grad_norm)
+        clock.finish()
+        weights = list(model.engine.module.parameters())  # sharded ones may be empty here
+        event = setup.fed.trained(
+            parameters=sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights),
+            dtypes={weight.dtype for weight in weights},
+            copy=setup.rank,
+        )
+        log.training(event)
 
 
 def _step(setup: Setup, model: ZeroModel, tokens: Tokens, log: StepLog, step: int) -> torch.Tensor:
