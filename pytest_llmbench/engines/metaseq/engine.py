@@ -106,12 +106,12 @@ class Metaseq(External):
         if options.program != _LAUNCHER:
             yield from overrides.batch_problem(recipe, topology)
             return
-        model = recipe.model
+        name, model = options.model_size, recipe.model
         own = (model.layers, model.hidden_size, model.attention_heads)
-        if (size := _SIZES.get(options.model_size, own)) != own:
+        if (size := _SIZES.get(name, own)) != own:
             yield (
-                f"options.model_size {options.model_size} has layers {size[0]}, hidden_size {size[1]} and "
-                f"attention_heads {size[2]} in opt-baselines; model says {own[0]}, {own[1]} and {own[2]}: make them agree"
+                f"options.model_size {name} has layers {size[0]}, hidden_size {size[1]} and attention_heads {size[2]} "
+                f"in opt-baselines; model says {own[0]}, {own[1]} and {own[2]}: make them agree"
             )
         if topology.ranks_per_node < 2:
             yield f"opt-baselines refuses fewer than 2 GPUs on a node ({topology})"
