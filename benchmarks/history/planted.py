@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", help="by default a file of SQLite in a temporary folder")
     asked = parser.parse_args(arguments)
     counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder, open_history(asked.url or Path(folder, "history.db")) as history:
+    with tempfile.TemporaryDirectory() as folder:
+        history = open_history(asked.url or Path(folder, "history.db"))
         for number in range(asked.repeats):
             victim, verdicts = repeat(
                 history, f"s{asked.seed}r{number}", earlier=asked.earlier, slower=asked.slower,
@@ -56,9 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             counts["recipes accused"] += accused
             counts["recipes not decided"] += undecided
             counts["right"] += found and not accused and not undecided
-        print(f"{history.backend}: 1 of 20 recipes {asked.slower:.1%} slower, {asked.earlier} earlier days")
+        print(f"{history.backend}: {asked.repeats} repeats, 1 of 20 recipes {asked.slower:.1%} slower on the last day")
     print(", ".join(f"{word}: {counts[word]}" for word in ("right", "found", "recipes accused", "recipes not decided")))
-    print(f"of {asked.repeats} repeats")
     return int(counts["right"] != asked.repeats)
 
 

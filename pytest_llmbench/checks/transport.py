@@ -61,16 +61,15 @@ class Look:
             for host in self.logs
         }  # fmt: skip
         judged = judge_transport(self.logs, wired)
-        why, cure = reasons(judged), next((one.cure for one in judged if one.level != "note"), "")
+        why, cure = reasons(judged), next((one.cure for one in judged), "")
         findings = [explain(finding, why, cure) for finding in report.findings]
         findings += [
             make_finding(host if host in hosts else None, "", one.kind, _SEVERITIES[one.level], one.text, one.cure)
-            for one in judged if one.level != "note" for host in one.hosts
+            for one in judged for host in one.hosts
         ]  # fmt: skip
         unread = sum(log.unread for log in self.logs.values())
         line = next((log.unread_line for log in self.logs.values() if log.unread), "")
-        notes = [f"NCCL: {one.message}" for one in judged if one.level == "note"]
-        notes += [f"{unread} lines of NCCL cannot be read, the first: `{line}`"] if unread else []
+        notes = [f"{unread} lines of NCCL cannot be read, the first: `{line}`"] if unread else []
         return report.model_copy(
             update={
                 "findings": tuple(findings),

@@ -4,10 +4,8 @@ import csv
 import datetime as dt
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +17,6 @@ from pytest_llmbench.core.quantity import counted, for_people, utc
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.compare import Compared
     from pytest_llmbench.history.database import History
     from pytest_llmbench.history.queries import PastRun, SeriesPoint
     from pytest_llmbench.session.law import Law
@@ -35,7 +32,7 @@ NOTHING_COMPARED = 10
 _OF_CHANGE = ("series", "session", "run", "time", "git_commit", "system", "nodes", "hardware", "unit")
 
 
-def open_existing(url: str) -> "AbstractContextManager[History]":
+def open_existing(url: str) -> "History":
     """Open an existing history, so that a misspelt file is an error instead of a new database.
 
     Raises ConfigError if the file is missing, or if `open_history` refuses it.
@@ -66,9 +63,8 @@ def import_(
     from pytest_llmbench.history.database import open_history  # noqa: PLC0415
     from pytest_llmbench.history.importing import About, import_sessions  # noqa: PLC0415
 
-    with open_history(history) as opened:
-        about, law = About(git_commit=commit, tags=tuple(tag or ())), law_of_today(as_recorded=as_recorded)
-        imported = import_sessions(opened, paths, about, law)
+    about = About(git_commit=commit, tags=tuple(tag or ()))
+    imported = import_sessions(open_history(history), paths, about, law_of_today(as_recorded=as_recorded))
     empty = [f"no record of a session in {path}" for path in imported.empty]
     facts = {name: getattr(imported, name) for name in type(imported).__slots__}
     print_facts(facts, [*empty, *imported.refused, *imported.doubts, str(imported)], as_json=as_json)
@@ -91,21 +87,21 @@ def show(
     from pytest_llmbench.history.importing import add_tag  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, list_sessions, show_session  # noqa: PLC0415
 
-    with open_existing(history) as opened:
-        if session is None:
-            if tag is not None:
-                raise ConfigError("--tag names one session: llmbench history show SESSION --tag NAME")
-            sessions = list_sessions(opened, last)
-            if as_json:
-                print_json(sessions)
-            else:
-                names = ("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit")
-                print_table(names, map(_row_of_session, sessions))
-            return
+    opened = open_existing(history)
+    if session is None:
         if tag is not None:
-            with opened.writing() as connection:
-                add_tag(connection, find_session(connection, session), tag)
-        facts = show_session(opened, session)
+            raise ConfigError("--tag names one session: llmbench history show SESSION --tag NAME")
+        sessions = list_sessions(opened, last)
+        if as_json:
+            print_json(sessions)
+        else:
+            names = ("session", "began", "system", "runs", "checks", "verdicts", "tags", "commit")
+            print_table(names, map(_row_of_session, sessions))
+        return
+    if tag is not None:
+        with opened.writing() as connection:
+            add_tag(connection, find_session(connection, session), tag)
+    facts = show_session(opened, session)
     print_facts(facts, _lines_of_session(facts), as_json=as_json)
 
 
@@ -145,8 +141,7 @@ def series(
     """
     from pytest_llmbench.history.queries import SeriesPoint, read_series  # noqa: PLC0415
 
-    with open_existing(history) as opened:
-        points = read_series(opened, recipe, metric, last=last, series=number)
+    points = read_series(open_existing(history), recipe, metric, last=last, series=number)
     if changes is not None:
         _print_changes(f"{recipe} {metric}", points, changes, as_json=as_json)
     elif as_json:
@@ -234,12 +229,17 @@ def compare(
     compared.
     """
     from pytest_llmbench.core.record.records import Verdict  # noqa: PLC0415  # `--help` starts sooner
-    from pytest_llmbench.history.compare import change_texts  # noqa: PLC0415
+    from pytest_llmbench.history.compare import change_texts, compare_sessions  # noqa: PLC0415
+    from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
 
-    notes: list[str] = []
-    runs = partial(_compared_runs, law_of_today(as_recorded=as_recorded), notes)
-    lines = _compare_lines(before, after, history, runs)
-    for note in dict.fromkeys(notes):
+    if before == after:
+        raise ConfigError(f"{before}: this is one session; name two")
+    law = law_of_today(as_recorded=as_recorded)
+    # A history shows the difference between runs, also of sessions that are given as folders.
+    opened = open_existing(history) if "://" in history or Path(history).expanduser().exists() else None
+    (old, notes), (new, more) = (_compared_runs(given, opened, law) for given in (before, after))
+    lines = compare_sessions(old, new, runs_before(opened, new) if opened is not None else {})
+    for note in dict.fromkeys([*notes, *more]):
         typer.echo(harmless(note), err=True)
     if as_json:
         plain = [{} if line.change is None else asdict(line.change) for line in lines]
@@ -257,27 +257,8 @@ def compare(
         raise typer.Exit(NOTHING_COMPARED)
 
 
-def _compare_lines(
-    before: str, after: str, url: str, runs: "Callable[[str, History | None], list[PastRun]]"
-) -> "list[Compared]":
-    from pytest_llmbench.history.compare import compare_sessions  # noqa: PLC0415  # engines: `--help` starts sooner
-    from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
-
-    if before == after:
-        raise ConfigError(f"{before}: this is one session; name two")
-    # A history shows the difference between runs, also of sessions that are given as folders.
-    if "://" not in url and not Path(url).expanduser().exists():
-        return compare_sessions(runs(before, None), runs(after, None))
-    with open_existing(url) as history:
-        old, new = runs(before, history), runs(after, history)
-        until = min((run.time for run in new if run.time is not None), default=0.0)
-        recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}
-        sessions = {run.session for run in new}
-        past = {recipe: runs_before(history, recipe, until, leave_out=sessions) for recipe in recipes}
-        return compare_sessions(old, new, past)
-
-
-def _compared_runs(law: "Law", notes: list[str], given: str, history: "History | None") -> "list[PastRun]":
+def _compared_runs(given: str, history: "History | None", law: "Law") -> "tuple[list[PastRun], list[str]]":
+    """The runs of a session by its folder, else by the history, and notes on how their recipes were compared."""
     from pytest_llmbench.history.compare import run_of_record  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, runs_of  # noqa: PLC0415
     from pytest_llmbench.session.folder import find_session as find_folder  # noqa: PLC0415
@@ -292,8 +273,8 @@ def _compared_runs(law: "Law", notes: list[str], given: str, history: "History |
         session = without_refused(read_folder(folder), replace(law, as_recorded=True))
         if refused := refusals(session):
             raise ConfigError("\n".join(refused))
-        notes += law.notes(session.runs.values())
-        return [run_of_record(run, law.wrong_work(run.recipe, run.topology)) for run in session.runs.values()]
+        made = session.runs.values()
+        return [run_of_record(run, law.wrong_work(run.recipe, run.topology)) for run in made], law.notes(made)
     if history is None:
         raise ConfigError(
             f"{given}: neither a folder nor a session in {RUN_DIR}, and the folder has no history to look it up in: "
@@ -301,7 +282,7 @@ def _compared_runs(law: "Law", notes: list[str], given: str, history: "History |
         )
     with history.reading() as connection:
         known = find_session(connection, given)
-    return runs_of(history, known)
+    return runs_of(history, known), []
 
 
 def _time(at: float) -> str:

@@ -175,8 +175,7 @@ class History:
             raise ConfigError(f"the history {self.shown} cannot be {verb}{busy}: {message}") from error
 
 
-@contextmanager
-def open_history(given: str | Path) -> Iterator[History]:
+def open_history(given: str | Path) -> History:
     """Open a history in a file, or at a URL of SQLite or PostgreSQL; a new database gets the tables.
 
     Raises ConfigError if the URL is wrong, the database unreachable or foreign, or its schema has another version.
@@ -189,7 +188,7 @@ def open_history(given: str | Path) -> Iterator[History]:
         make_folder(path.parent)
     with history.writing("opened") as connection:
         _make_tables(connection, history)
-    yield history
+    return history
 
 
 def _history_of(given: str) -> History:

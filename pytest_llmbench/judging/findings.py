@@ -211,13 +211,14 @@ def _far_from_peak(e: Evidence) -> Iterator[str]:
 
 def _time_outside(e: Evidence) -> Iterator[str]:
     parts = outside(e)
-    if parts is None or e.recipe.scale != "full":  # at scale smoke, starting and ending take most of the time
+    if not parts or e.recipe.scale != "full":  # at scale smoke, starting and ending take most of the time
         return
-    steps_s, around_s, whole = parts.steps_s, parts.around_s, parts.steps_s + parts.seconds
+    steps_s, around_s, whole = parts["steps_s"], parts["around_s"], sum(parts.values())
+    rest = whole - steps_s
     long_around = around_s > max(_AROUND_S, _OUTSIDE_SHARE * (steps_s + around_s))
-    if long_around or parts.seconds > max(_START_S, _OUTSIDE_SHARE * whole):
-        start = "" if parts.before_s is None else f", {parts.before_s:.4g} s of it before the first"
-        share = f"{100 * parts.seconds / whole:.3g} % of the run ({parts.seconds:.4g} of {whole:.4g} s)"
+    if long_around or rest > max(_START_S, _OUTSIDE_SHARE * whole):
+        start = f", {parts['before_s']:.4g} s of it before the first" if "before_s" in parts else ""
+        share = f"{100 * rest / whole:.3g} % of the run ({rest:.4g} of {whole:.4g} s)"
         yield f"{share} was outside of steps{start}"
 
 
@@ -256,19 +257,11 @@ def _some_skipped(e: Evidence) -> Iterator[str]:
             "their words"
         )
     count, whole = _count_skipped(e.recipe, e.series)
-    if not 0 < count <= _MOST_SKIPPED * whole:
-        return
-    judged, faster = judged_steps(e.recipe, e.series.steps), ""
-    lines = [(step.reported[_SKIPPED], step.seconds) for step in judged if _SKIPPED in step.reported and step.seconds]
-    skipped, made = ([seconds for number, seconds in lines if bool(number) == kind] for kind in (True, False))
-    if skipped and made:  # each line has its own count
-        share = stats.fmean(skipped + made) / stats.fmean(made) - 1
-        mean = f"the mean step takes {stats.fmean(made):.4g} s, and with them {share:+.2%}"
-        faster = f"; without the lines that have one, {mean}"
-    yield (
-        f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: their tokens count in the "
-        f"rate, and {100 * count / whole:.2g} % of it trained nothing{faster}"
-    )
+    if 0 < count <= _MOST_SKIPPED * whole:
+        yield (
+            f"{count:g} of {whole} judged steps were skipped, as their gradients overflowed: their tokens count in the "
+            f"rate, and {100 * count / whole:.2g} % of it trained nothing"
+        )
 
 
 def _count_skipped(recipe: Recipe, series: StepSeries) -> tuple[float, int]:

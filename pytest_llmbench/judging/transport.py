@@ -11,7 +11,7 @@ from pytest_llmbench.core.quantity import counted
 from pytest_llmbench.core.record.nccl import Fact, NcclLog
 from pytest_llmbench.judging.physics import NVLS_FROM
 
-Level = Literal["fail", "warn", "note"]
+Level = Literal["fail", "warn"]
 TransportKind = Literal[
     "acs", "far_cores", "few_cores", "lost_nics", "mnnvl_off", "no_gdr", "no_p2p", "nvls_off", "over_tcp",
     "slow_setting",
@@ -95,24 +95,19 @@ def _over_tcp(log: NcclLog, wiring: Wiring) -> Found:
         yield "fail", f"{message}, although there are {_listed(wiring.fast_ports)}", links[0].line
     elif "only_tcp" in log.facts:
         yield "fail", f"{message}: the plugin fell back", log.facts["only_tcp"].line
-    elif wiring.fast_ports is None:
+    elif wiring.fast_ports is None:  # else nothing faster is there
         yield "warn", message, links[0].line
-    else:
-        yield "note", f"{message}: no port of InfiniBand, RoCE or EFA is active here", links[0].line
 
 
 def _around_p2p(log: NcclLog, wiring: Wiring) -> Found:
     for kind, way in (("SHM", "host memory"), ("NET", "the network")):
         links = [link for link in log.links if link.kind == kind and (kind == "SHM" or link.within)]
-        if not links:
-            continue
-        message = f"GPUs of one node exchanged data over {way} ({links[0].way})"
-        if wiring.all_to_all:
-            yield "fail", f"{message}, although NVLink joins them", links[0].line
-        elif kind == "NET" or wiring.nvlink is not False:
-            yield "warn", message, links[0].line
-        else:
-            yield "warn", f"{message}; without NVLink this is normal on many boards", links[0].line
+        if links:
+            level: Level = "fail" if wiring.all_to_all else "warn"
+            reason = ", although NVLink joins them" if wiring.all_to_all else ""
+            if kind == "SHM" and wiring.nvlink is False:
+                reason = "; without NVLink this is normal on many boards"
+            yield level, f"GPUs of one node exchanged data over {way} ({links[0].way}){reason}", links[0].line
 
 
 def _no_gdr(log: NcclLog, wiring: Wiring) -> Found:
@@ -136,34 +131,24 @@ def _lost_nics(log: NcclLog, wiring: Wiring) -> Found:
 
 def _nvls_off(log: NcclLog, wiring: Wiring) -> Found:
     least = NVLS_FROM.get(wiring.nvlink_version or 0)
-    available, channels = log.facts.get("nvls"), log.facts.get("nvls_channels")
     domain = min(wiring.rack or wiring.gpus, max((comm.ranks for comm in log.comms), default=wiring.gpus))
-    switch = log.variables.get("NCCL_NVLS_ENABLE")
     if not wiring.all_to_all or least is None or domain < least:
         return
-    if available is None:
-        if switch is None or switch.value != "0":
-            return
-        reason, line = "it is off", switch.line
-    elif available.value == "no":
-        if wiring.virtual is False and wiring.multicast is not False:
-            yield "warn", "NVLink SHARP (NVLS) is not available, which Fabric Manager sets up", available.line
-        else:
-            yield "note", "NVLink SHARP (NVLS) is not available here", available.line
-        return
-    elif channels is not None and channels.value == "0":
-        reason, line = "it is available, and no channel uses it", channels.line
-    elif (
-        (algorithm := log.algorithms.get("AllReduce")) is not None
-        and log.nodes == 1
-        and not algorithm.value.startswith("NVLS")
-    ):
-        reason, line = f"it is available, and NCCL took {algorithm.value}", algorithm.line
-    else:
-        return
+    available, channels = log.facts.get("nvls"), log.facts.get("nvls_channels")
+    switch, algorithm = log.variables.get("NCCL_NVLS_ENABLE"), log.algorithms.get("AllReduce")
     share = wiring.shares.get("all_reduce")
     level: Level = "fail" if share is not None and share < _NVLS_SHARE else "warn"
-    yield level, f"all_reduce goes without NVLink SHARP (NVLS): {reason}", line
+    without = "all_reduce goes without NVLink SHARP (NVLS): it is"
+    if available is None:
+        if switch is not None and switch.value == "0":
+            yield level, f"{without} off", switch.line
+    elif available.value == "no":
+        if wiring.virtual is False and wiring.multicast is not False:  # a virtual machine may be without it
+            yield "warn", "NVLink SHARP (NVLS) is not available, which Fabric Manager sets up", available.line
+    elif channels is not None and channels.value == "0":
+        yield level, f"{without} available, and no channel uses it", channels.line
+    elif algorithm is not None and log.nodes == 1 and not algorithm.value.startswith("NVLS"):
+        yield level, f"{without} available, and NCCL took {algorithm.value}", algorithm.line
 
 
 def _mnnvl_off(log: NcclLog, wiring: Wiring) -> Found:
@@ -317,7 +302,7 @@ def judge_transport(logs: Mapping[str, NcclLog], wirings: Mapping[str, Wiring]) 
     for host, log in logs.items():
         wiring = wirings.get(host, Wiring())
         found = [(kind, cure, *one) for kind, (find, cure) in RULES.items() for one in find(log, wiring)]
-        named = {setting for kind, _, level, *_ in found if level != "note" for setting in _explain(kind, log)}
+        named = {setting for kind, *_ in found for setting in _explain(kind, log)}
         for kind, cure, level, message, line in found:
             settings = _explain(kind, log)
             # A variable that explains another finding has none of its own.
@@ -345,7 +330,7 @@ def add_variables(log: NcclLog, variables: Mapping[str, str]) -> NcclLog:
 
 def reasons(findings: Iterable[TransportFinding]) -> str:
     """The causes in words, each once, for the message of a number that missed its bound; empty without any."""
-    return "; ".join(dict.fromkeys(finding.cause for finding in findings if finding.level != "note"))
+    return "; ".join(dict.fromkeys(finding.cause for finding in findings))
 
 
 def why_unseen(log: NcclLog) -> str | None:

@@ -38,9 +38,9 @@ def check_history(options: Options) -> None:
         if wanted is not None:
             raise ConfigError("--llmbench-compare-to needs a history: name one with --llmbench-history")
         return
-    with open_history(place) as history:
-        if wanted is not None:
-            check_wanted(history, wanted)
+    history = open_history(place)
+    if wanted is not None:
+        check_wanted(history, wanted)
 
 
 def compare_with_history(
@@ -56,8 +56,7 @@ def compare_with_history(
             series.setdefault(run.series, []).append(record)
     if not series:
         return
-    with open_history(place) as history:
-        lines = compare_with_baseline(history, session, [*series.values()], wanted)
+    lines = compare_with_baseline(open_history(place), session, [*series.values()], wanted)
     for compared, of_series in zip(lines, series.values(), strict=True):
         yield _make_row(compared, of_series, wanted)
 
@@ -91,10 +90,9 @@ def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> 
     if place is None:
         return None
     try:
-        with open_history(place) as history:
-            about = About(version=__version__, git_commit=_commit(config.rootpath))
-            imported = import_sessions(history, [session.folder], about)
-            shown = history.shown
+        history = open_history(place)
+        about = About(version=__version__, git_commit=_commit(config.rootpath))
+        imported = import_sessions(history, [session.folder], about)
     except (ConfigError, OSError) as error:
         return Reported(name="history", failure=f"the session is not in the history: {error}")
     written = {(kind, path.parent.name) for kind in layout.FOLDERS for path in record_files(session.folder, kind)}
@@ -103,8 +101,8 @@ def keep(config: pytest.Config, session: Session, record_store: RecordStore) -> 
     }
     missing = [f"{session.folder}: the record of {about} {name} is not there" for about, name in sorted(made - written)]
     if wrong := [*imported.refused, *missing]:
-        return Reported(name="history", failure=f"the history {shown} lacks records: {'; '.join(wrong)}")
-    return Reported(name="history", lines=(f"in the history {shown}: {imported}",))
+        return Reported(name="history", failure=f"the history {history.shown} lacks records: {'; '.join(wrong)}")
+    return Reported(name="history", lines=(f"in the history {history.shown}: {imported}",))
 
 
 def _commit(folder: Path) -> str | None:

@@ -133,7 +133,7 @@ def find_faults(paths: Iterable[Path]) -> tuple[str, ...]:
                 if b"NCCL " in line:
                     reader.take(line.decode(errors="replace"))
     found = judge_transport(reader.logs(), {})
-    return tuple(f"{one.text}; {one.cure}" for one in found if one.level != "note")
+    return tuple(f"{one.text}; {one.cure}" for one in found)
 
 
 class NcclReader:

@@ -302,7 +302,6 @@ def conclude_logs(
     timed = judged_steps(evidence.recipe, series.steps) if own_gpus else ()
     clocks = [clock_share(gpu, device_of(evidence) or "") for gpu in series.telemetry]
     problem = problem or implausible({**metrics, **_share_of_peak(evidence, measurement)}, timed, clocks)
-    spent = outside(evidence)
     return RunOutcome(
         device=device_of(evidence),
         versions=series.ranks[0].versions if series.ranks else {},
@@ -323,7 +322,7 @@ def conclude_logs(
         transport=() if problem else evidence.series.transport,
         unconfirmed=() if problem else unconfirmed(evidence),
         settings=evidence.compared.summary,
-        outside_steps=spent.known if spent else {},
+        outside_steps=outside(evidence),
         problem=problem,
     )
 

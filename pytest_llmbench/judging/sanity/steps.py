@@ -4,7 +4,6 @@ import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pytest_llmbench.core.record.records import Problem
 from pytest_llmbench.core.record.series import Step
@@ -184,36 +183,16 @@ def check_doubts(e: Evidence) -> Iterator[Problem]:
         yield problem("implausible", doubt)  #: problem implausible: a log that contradicts itself
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outside:
-    """The parts of a run's time, in seconds.
+def outside(e: Evidence) -> dict[str, float]:
+    """The parts of a run's time, in seconds; empty if no step has a duration, or these durations are the only times.
 
     `steps_s` is the time in steps, `before_s` that from launch to the first step (start of ranks, model, measured
-    rates; None if unknown, as where clocks differ), `around_s` the rest up to the end of the ranks or, if that is
+    rates; absent if unknown, as where clocks differ), `around_s` the rest up to the end of the ranks or, if that is
     unknown, of the run.
     """
-
-    steps_s: float
-    before_s: float | None
-    around_s: float
-
-    @property
-    def seconds(self) -> float:
-        """All time outside of steps."""
-        return (self.before_s or 0.0) + self.around_s
-
-    @property
-    def known(self) -> dict[str, float]:
-        """The known parts, for a record."""
-        before = {} if self.before_s is None else {"before_s": self.before_s}
-        return {"steps_s": self.steps_s, **before, "around_s": self.around_s}
-
-
-def outside(e: Evidence) -> Outside | None:
-    """The time outside of steps; None if no step has a duration, or the steps' durations are the only times."""
     seconds, ranks = seconds_of(e.series.steps), [info for info in e.series.ranks if info.steps is not None]
     if not seconds:
-        return None
+        return {}
     begins = [info.steps.began for info in ranks if info.steps]
     ends = [info.finished for info in ranks if info.finished is not None]
     launched, began = e.origin.launched, min(begins, default=0.0)
@@ -228,8 +207,9 @@ def outside(e: Evidence) -> Outside | None:
     elif e.wall_s is not None:
         around = e.wall_s - seconds - (before or 0.0)
     else:
-        return None
-    return Outside(steps_s=seconds, before_s=before, around_s=max(0.0, around)) if math.isfinite(around) else None
+        return {}
+    parts = {"steps_s": seconds, "before_s": before, "around_s": max(0.0, around)}
+    return {name: part for name, part in parts.items() if part is not None} if math.isfinite(around) else {}
 
 
 def seconds_of(steps: Sequence[Step]) -> float:

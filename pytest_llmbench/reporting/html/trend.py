@@ -23,7 +23,8 @@ def trend_figures(place: Path | str | None, session: str, runs: Iterable[RunReco
         if run.recipe.statistic_of_record in run.metrics:
             key = (run.recipe.name, run.recipe.statistic_of_record, run.system, run.nodes)
             latest.setdefault(key, []).append(run)
-    with contextlib.suppress(ConfigError), open_history(place) as history:
+    with contextlib.suppress(ConfigError):
+        history = open_history(place)
         figures: list[Figure] = []
         for (recipe, statistic, system, nodes), own in latest.items():
             alike = (system, nodes, own[0].recipe.scale, own[0].metrics[statistic].unit)

@@ -259,7 +259,7 @@ class Validator:
             self.session.folder_of("check", check.name), start=self.start, look=self.look, remembered=self._remembered,
             unreachable=self._unreachable,
         )  # fmt: skip
-        report = self._report(check, fleet, settings, gated)
+        report = _refuse_other_nodes(self._report(check, fleet, settings, gated), hosts)
         timings = Timings(started=began, ended=clock.now())
         record = health_record(check, self.settings, self.session, report=report, hosts=hosts, job_id=job_id)
         known = {"options": settings.options, "timings": timings, "shared_s": round(fleet.shared_s, 3)}
@@ -311,6 +311,14 @@ class Validator:
         if all(host in self.out for host in hosts):
             return "; ".join(f"{host} failed {self.out[host]}" for host in hosts)
         return None if self.out else self.all_out
+
+
+def _refuse_other_nodes(report: Report, hosts: Sequence[str]) -> Report:
+    """Refuse the report of a check that names nodes which it was not given: no verdict would have its findings."""
+    named = {finding.host for finding in report.findings} | report.unjudged.keys() | report.skipped.keys()
+    strange = named - {None, *hosts}
+    told = listed(sorted(map(str, strange)))
+    return Report(problem=f"the check tells of {told}, which it was not given") if strange else report
 
 
 def health_record(

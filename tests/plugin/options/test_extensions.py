@@ -54,6 +54,16 @@ def test_a_conftest_brings_engines_and_checks(user: UserFolder, site: Path) -> N
     assert set(result.cases) == CASES
 
 
+def test_a_check_that_tells_of_other_nodes_is_an_error(user: UserFolder, site: Path) -> None:
+    """Else what it found is of no node of the session, and all nodes pass."""
+    other = CORES.replace("unjudged=unjudged", "unjudged={'node1.example.com': 'it has few'}")
+    install(site, "acme", {"acme_counting": COUNTING, "acme_cores": other}, {})
+    user.test(CONFTEST, "conftest.py")
+    case = user.run("--cluster", "local", code=pytest.ExitCode.TESTS_FAILED).cases["test_fit[cores-slot0]"]
+    assert case.properties["verdict"] == "ERROR"
+    assert "the check tells of node1.example.com, which it was not given" in case.message
+
+
 def test_recipes_and_systems_of_others_are_found(user: UserFolder, site: Path) -> None:
     (user.path / "recipes" / "words.yaml").rename(user.path / "words.yaml")
     (site / "acme" / "recipes").mkdir(parents=True)

@@ -74,19 +74,18 @@ def test_a_regression_fails_and_everything_is_kept(user: UserFolder) -> None:
     assert float(case.properties["change_high"]) < 0.0
     assert case.properties["baseline"] == ",".join(one.session.name for one in (first, *more, same))
     assert "beyond the uncertainty of both" in slow.text
-    with open_history(user.path / "history.db") as history:
-        assert [each["verdicts"] for each in list_sessions(history)] == [
-            {"FAIL": 1, "PASS": 1}, {"PASS": 2}, {"PASS": 1}, {"PASS": 1}, {"PASS": 1, "SKIP": 1},
-        ]  # fmt: skip
-        assert len(read_series(history, "opt125m", "throughput")) == 5
-        # The session kept the same records that lie in the folder.
-        told = import_sessions(history, [user.path / "reports"])
-        assert (told.new, told.known, told.refused) == (0, 5, [])
+    history = open_history(user.path / "history.db")
+    assert [each["verdicts"] for each in list_sessions(history)] == [
+        {"FAIL": 1, "PASS": 1}, {"PASS": 2}, {"PASS": 1}, {"PASS": 1}, {"PASS": 1, "SKIP": 1},
+    ]  # fmt: skip
+    assert len(read_series(history, "opt125m", "throughput")) == 5
+    # The session kept the same records that lie in the folder.
+    told = import_sessions(history, [user.path / "reports"])
+    assert (told.new, told.known, told.refused) == (0, 5, [])
 
 
 def test_a_history_that_cannot_be_written_is_an_error(user: UserFolder) -> None:
-    with open_history(user.path / "history.db"):
-        pass
+    open_history(user.path / "history.db")
     (user.path / "conftest.py").write_text(
         "import pathlib\n\ndef pytest_runtest_teardown():\n"
         "    pathlib.Path('history.db').write_text('no database' * 1000)\n"

@@ -29,10 +29,10 @@ def told(app: typer.Typer, *words: str, code: int = 0) -> str:
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A history of 30 days, since the 20th of which one of two recipes is 4 % slower."""
     path = tmp_path_factory.mktemp("place") / "history.db"
-    with open_history(path) as opened:
-        fleet = Fleet("x", 2, steps=40)
-        for day in range(30):
-            keep(opened, fleet.session(day, {fleet.recipes[0]: 0.04} if day >= 20 else None))
+    opened = open_history(path)
+    fleet = Fleet("x", 2, steps=40)
+    for day in range(30):
+        keep(opened, fleet.session(day, {fleet.recipes[0]: 0.04} if day >= 20 else None))
     return str(path)
 
 
@@ -119,8 +119,8 @@ def test_two_sessions_are_compared(place: str) -> None:
 
 def test_nothing_compared_is_no_success(place: str) -> None:
     """Sessions without a common recipe end with 10, and say which recipe each lacks."""
-    with open_history(place) as opened:
-        keep(opened, Fleet("y", 1).session(40))
+    opened = open_history(place)
+    keep(opened, Fleet("y", 1).session(40))
     output = told(COMPARE, "session-x-0019", "session-y-0040", "--history", place, code=10)
     assert "the later session has no run of it" in output
     assert "the earlier session has no run of it" in output

@@ -1,6 +1,6 @@
 """Runs compared with earlier ones: what became slower is a FAIL, and nothing else is accused."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from tests.support.postgresql import postgresql
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with open_history(tmp_path / "history.db") as opened:
-        yield opened
+def history(tmp_path: Path) -> History:
+    return open_history(tmp_path / "history.db")
 
 
 def row(
@@ -64,7 +63,8 @@ def test_a_planted_regression_alone_is_found(history: History) -> None:
 
 
 def test_a_planted_regression_alone_is_found_by_postgresql() -> None:
-    with postgresql() as url, open_history(url) as history:
+    with postgresql() as url:
+        history = open_history(url)
         victim, verdicts = repeat(history, "p", earlier=10, slower=0.02, wanted=Wanted(kind="last", count=10))
         assert {name for name, verdict in verdicts.items() if verdict != "PASS"} == {victim}
         fleet = Fleet("q", 1)

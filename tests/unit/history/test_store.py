@@ -3,7 +3,6 @@
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ REAL = Path(__file__).parents[2] / "data" / "h200"
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with open_history(tmp_path / "history.db") as opened:
-        yield opened
+def history(tmp_path: Path) -> History:
+    return open_history(tmp_path / "history.db")
 
 
 def session(folder: Path, name: str = "20261101-120000-aaaaaa", *runs: str, **changes: Any) -> Path:
@@ -146,8 +144,8 @@ def test_a_history_of_another_version_is_refused_and_kept(history: History, tmp_
     with sqlite3.connect(path) as plain:
         before = [*plain.iterdump()]
     message = rf"history.*history\.db has schema version {version}, .* has 1\..*history import"
-    with pytest.raises(ConfigError, match=message), open_history(path):
-        pass
+    with pytest.raises(ConfigError, match=message):
+        open_history(path)
     assert [*plain.iterdump()] == before
     plain.close()
 
@@ -168,8 +166,8 @@ def test_what_is_no_history_is_said(tmp_path: Path) -> None:
         ),
     }  # fmt: skip
     for given, words in cases.items():
-        with pytest.raises(ConfigError, match=words) as error, open_history(given):
-            pass
+        with pytest.raises(ConfigError, match=words) as error:
+            open_history(given)
         assert "secret" not in str(error.value)
 
 

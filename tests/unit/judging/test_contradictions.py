@@ -158,9 +158,9 @@ def test_calibrate_import_and_compare_refuse_it(sound: dict[str, Any], damage: s
         path = tmp_path / name / "runs" / "opt125m" / "record.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({**record, "session": f"20261101-120000-{name}"}))
-    with open_history(tmp_path / "h.db") as history:
-        assert import_sessions(history, [tmp_path / "sound"]).refused == []
-        (why,) = import_sessions(history, [tmp_path / "damaged"]).refused
+    history = open_history(tmp_path / "h.db")
+    assert import_sessions(history, [tmp_path / "sound"]).refused == []
+    (why,) = import_sessions(history, [tmp_path / "damaged"]).refused
     assert why.startswith(f"{path}: the record contradicts itself: ")
     with pytest.raises(ConfigError, match=re.escape(f"{path}: the record contradicts itself: ")):
         compare(str(tmp_path / "sound"), str(tmp_path / "damaged"), history=str(tmp_path / "none.db"))

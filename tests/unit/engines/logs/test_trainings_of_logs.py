@@ -74,7 +74,7 @@ def test_a_few_skipped_steps_are_a_finding(tmp_path: Path) -> None:
     one = without_loss(changed(SKIPPED, lambda step: str(int(step == 20))), 20, 20)
     (finding,) = told(re.sub(r"(iteration +20/.*?\(ms\): )[\d.]+", r"\g<1>100.0", one))
     assert "1 of 25 judged steps were skipped, as their gradients overflowed" in finding
-    assert "4 % of it trained nothing; without the lines that have one, the mean step takes 0." in finding
+    assert "4 % of it trained nothing" in finding
     warm_up = without_loss(changed(SKIPPED, lambda step: str(int(step == 2))), 2, 2)
     assert told(warm_up) == []
 

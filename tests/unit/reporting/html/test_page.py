@@ -259,8 +259,8 @@ def test_the_trend_has_earlier_sessions_of_the_history(tmp_path: Path) -> None:
     """The figure shows earlier sessions of the same recipe, system and number of nodes; without any, it is left out."""
     fleet = Fleet("q", 1)
     before, now = (fleet.session(day)[fleet.recipes[0]] for day in (0, 1))
-    with open_history(tmp_path / "history.db") as history:
-        keep(history, {before.key: before})
+    history = open_history(tmp_path / "history.db")
+    keep(history, {before.key: before})
     (figure,) = trend_figures(tmp_path / "history.db", now.session, [now])
     assert [len(curve.x) for curve in figure.curves] == [1, 1]
     assert figure.caption.startswith("2 runs of 2 sessions")
