@@ -4,9 +4,8 @@ import csv
 import datetime as dt
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,6 @@ from pytest_llmbench.core.quantity import counted, for_people, utc
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
-    from pytest_llmbench.history.compare import Compared
     from pytest_llmbench.history.database import History
     from pytest_llmbench.history.queries import PastRun, SeriesPoint
     from pytest_llmbench.session.law import Law
@@ -231,12 +229,17 @@ def compare(
     compared.
     """
     from pytest_llmbench.core.record.records import Verdict  # noqa: PLC0415  # `--help` starts sooner
-    from pytest_llmbench.history.compare import change_texts  # noqa: PLC0415
+    from pytest_llmbench.history.compare import change_texts, compare_sessions  # noqa: PLC0415
+    from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
 
-    notes: list[str] = []
-    runs = partial(_compared_runs, law_of_today(as_recorded=as_recorded), notes)
-    lines = _compare_lines(before, after, history, runs)
-    for note in dict.fromkeys(notes):
+    if before == after:
+        raise ConfigError(f"{before}: this is one session; name two")
+    law = law_of_today(as_recorded=as_recorded)
+    # A history shows the difference between runs, also of sessions that are given as folders.
+    opened = open_existing(history) if "://" in history or Path(history).expanduser().exists() else None
+    (old, notes), (new, more) = (_compared_runs(given, opened, law) for given in (before, after))
+    lines = compare_sessions(old, new, runs_before(opened, new) if opened is not None else {})
+    for note in dict.fromkeys([*notes, *more]):
         typer.echo(harmless(note), err=True)
     if as_json:
         plain = [{} if line.change is None else asdict(line.change) for line in lines]
@@ -254,26 +257,8 @@ def compare(
         raise typer.Exit(NOTHING_COMPARED)
 
 
-def _compare_lines(
-    before: str, after: str, url: str, runs: "Callable[[str, History | None], list[PastRun]]"
-) -> "list[Compared]":
-    from pytest_llmbench.history.compare import compare_sessions  # noqa: PLC0415  # engines: `--help` starts sooner
-    from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
-
-    if before == after:
-        raise ConfigError(f"{before}: this is one session; name two")
-    # A history shows the difference between runs, also of sessions that are given as folders.
-    history = open_existing(url) if "://" in url or Path(url).expanduser().exists() else None
-    old, new, past = runs(before, history), runs(after, history), {}
-    if history is not None:
-        until = min((run.time for run in new if run.time is not None), default=0.0)
-        recipes = {run.series.recipe for run in old} & {run.series.recipe for run in new}
-        sessions = {run.session for run in new}
-        past = {recipe: runs_before(history, recipe, until, leave_out=sessions) for recipe in recipes}
-    return compare_sessions(old, new, past)
-
-
-def _compared_runs(law: "Law", notes: list[str], given: str, history: "History | None") -> "list[PastRun]":
+def _compared_runs(given: str, history: "History | None", law: "Law") -> "tuple[list[PastRun], list[str]]":
+    """The runs of a session by its folder, else by the history, and notes on how their recipes were compared."""
     from pytest_llmbench.history.compare import run_of_record  # noqa: PLC0415
     from pytest_llmbench.history.queries import find_session, runs_of  # noqa: PLC0415
     from pytest_llmbench.session.folder import find_session as find_folder  # noqa: PLC0415
@@ -288,8 +273,8 @@ def _compared_runs(law: "Law", notes: list[str], given: str, history: "History |
         session = without_refused(read_folder(folder), replace(law, as_recorded=True))
         if refused := refusals(session):
             raise ConfigError("\n".join(refused))
-        notes += law.notes(session.runs.values())
-        return [run_of_record(run, law.wrong_work(run.recipe, run.topology)) for run in session.runs.values()]
+        made = session.runs.values()
+        return [run_of_record(run, law.wrong_work(run.recipe, run.topology)) for run in made], law.notes(made)
     if history is None:
         raise ConfigError(
             f"{given}: neither a folder nor a session in {RUN_DIR}, and the folder has no history to look it up in: "
@@ -297,7 +282,7 @@ def _compared_runs(law: "Law", notes: list[str], given: str, history: "History |
         )
     with history.reading() as connection:
         known = find_session(connection, given)
-    return runs_of(history, known)
+    return runs_of(history, known), []
 
 
 def _time(at: float) -> str:

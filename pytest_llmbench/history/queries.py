@@ -1,7 +1,7 @@
 """Questions to the history about sessions and series."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -164,10 +164,16 @@ def runs_of(history: History, session: str) -> list[PastRun]:
         return _past_runs(connection, own, session=session)
 
 
-def runs_before(history: History, recipe: str, until: float, *, leave_out: Collection[str]) -> list[PastRun]:
-    """The newest runs of a recipe before a Unix time that are measurements of their own, oldest first."""
+def runs_before(history: History, runs: Sequence[PastRun]) -> dict[str, list[PastRun]]:
+    """The newest runs before those of a session that are measurements of their own, oldest first, by recipe."""
+    until = min((run.time for run in runs if run.time is not None), default=0.0)
+    recipes, sessions = {run.series.recipe for run in runs}, {run.session for run in runs}
     with history.reading() as connection:
-        return newest_runs(connection, recipe, "n.time < :until", _MOST_BEFORE, leave_out=leave_out, until=until)
+        return {
+            recipe: newest_runs(
+                connection, recipe, "n.time < :until", _MOST_BEFORE, leave_out=sessions, until=until
+            ) for recipe in recipes
+        }  # fmt: skip
 
 
 def newest_runs(
