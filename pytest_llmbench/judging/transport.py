@@ -67,7 +67,7 @@ class TransportFinding(NamedTuple):
 
     @property
     def cure(self) -> str:
-        """What to do about it."""
+        """The advice for its kind."""
         return RULES[self.kind][1]
 
     @property
