@@ -95,23 +95,15 @@ def _check_unit(steps: Sequence[Step]) -> Iterator[str]:
 def check_counts(steps: Sequence[Step], name: str, samples: int) -> Iterator[str]:
     """Yield the lines whose count of consumed samples differs from the samples of the steps up to there.
 
-    `name` is the reported name of the count, `samples` those of a step by the recipe.
+    `name` is the reported name of the count, `samples` those of a step by the recipe. The count of a run that begins
+    with step 1 is 0 before it.
     """
-    first = next((step for step in steps if name in step.reported), None)
-    if first is not None and first.samples == samples and first.reported[name] != first.step * samples:
-        yield (
-            f"up to step {first.step} {first.reported[name]:.15g} samples were consumed, where {samples} in each step "
-            f"are {first.step * samples}: it did not begin with step 1"
-        )
-    for before, step in pairwise(steps):
-        consumed, so_far = step.reported.get(name), before.reported.get(name)
-        if consumed is None or so_far is None or step.samples is None or step.samples != before.samples:
-            continue
-        due = step.samples * (step.step - before.step)
-        if consumed - so_far != due:
+    counts = [(step.step, step.reported[name], step.samples) for step in steps if name in step.reported]
+    for (first, had, usual), (last, has, each) in pairwise([(0, 0.0, samples), *counts]):
+        if each is not None and each == usual and has - had != (due := each * (last - first)):
             yield (
-                f"from step {before.step} to step {step.step} the samples consumed went from {so_far:.15g} to "
-                f"{consumed:.15g}, where {step.samples} in each step are {due}"
+                f"from step {first} to step {last} the samples consumed went from {had:.15g} to {has:.15g}, where "
+                f"{each} in each step are {due}"
             )
 
 

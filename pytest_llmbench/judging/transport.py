@@ -55,17 +55,20 @@ class Wiring:
         return min(self.shares.values()) < _NVLS_SHARE if self.shares else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TransportFinding:
+class TransportFinding(NamedTuple):
     """A finding about the transport."""
 
     kind: TransportKind
     level: Level
     message: str
     settings: tuple[str, ...]  # variables that may explain it, as `NAME=value`
-    cure: str
     line: str  # NCCL's, the evidence
-    hosts: tuple[str, ...]  # with the fault
+    hosts: tuple[str, ...] = ()  # with the fault
+
+    @property
+    def cure(self) -> str:
+        """The advice for its kind."""
+        return RULES[self.kind][1]
 
     @property
     def text(self) -> str:
@@ -301,18 +304,15 @@ def judge_transport(logs: Mapping[str, NcclLog], wirings: Mapping[str, Wiring]) 
     merged: dict[tuple[TransportKind, Level, str, tuple[str, ...]], TransportFinding] = {}
     for host, log in logs.items():
         wiring = wirings.get(host, Wiring())
-        found = [(kind, cure, *one) for kind, (find, cure) in RULES.items() for one in find(log, wiring)]
+        found = [(kind, *one) for kind, (find, _) in RULES.items() for one in find(log, wiring)]
         named = {setting for kind, *_ in found for setting in _explain(kind, log)}
-        for kind, cure, level, message, line in found:
-            settings = _explain(kind, log)
+        for kind, level, message, line in found:
+            key = (kind, level, message, _explain(kind, log))
             # A variable that explains another finding has none of its own.
             if kind == "slow_setting" and message.partition(": ")[0] in named:
                 continue
-            first = TransportFinding(
-                kind=kind, level=level, message=message, settings=settings, cure=cure, line=line, hosts=()
-            )
-            one = merged.setdefault((kind, level, message, settings), first)
-            merged[kind, level, message, settings] = replace(one, hosts=(*one.hosts, host))
+            one = merged.get(key, TransportFinding(*key, line))
+            merged[key] = one._replace(hosts=(*one.hosts, host))
     return tuple(merged.values())
 
 

@@ -59,18 +59,6 @@ _SIZES: Mapping[str, tuple[int, int, int]] = {
 }  # fmt: skip
 
 
-def _size_problem(recipe: Recipe, size: str) -> Iterator[str]:
-    """Yield why the launcher would train another model than the recipe describes."""
-    model = recipe.model
-    own = (model.layers, model.hidden_size, model.attention_heads)
-    if size in _SIZES and _SIZES[size] != own:
-        layers, hidden, heads = _SIZES[size]
-        yield (
-            f"options.model_size {size} has layers {layers}, hidden_size {hidden} and "
-            f"attention_heads {heads} in opt-baselines; model says {own[0]}, {own[1]} and {own[2]}: make them agree"
-        )
-
-
 # An update whose gradient overflows is tried again. The loss scale of fp16 grows until that happens, and each time the
 # next try comes sooner: OPT-125M on H200 had 5 in 25 updates, 4 in 50 and 5 in 60.
 _MOST_DISCARDED = 0.25
@@ -118,7 +106,13 @@ class Metaseq(External):
         if options.program != _LAUNCHER:
             yield from overrides.batch_problem(recipe, topology)
             return
-        yield from _size_problem(recipe, options.model_size)
+        name, model = options.model_size, recipe.model
+        own = (model.layers, model.hidden_size, model.attention_heads)
+        if (size := _SIZES.get(name, own)) != own:
+            yield (
+                f"options.model_size {name} has layers {size[0]}, hidden_size {size[1]} and attention_heads {size[2]} "
+                f"in opt-baselines; model says {own[0]}, {own[1]} and {own[2]}: make them agree"
+            )
         if topology.ranks_per_node < 2:
             yield f"opt-baselines refuses fewer than 2 GPUs on a node ({topology})"
         if recipe.samples_per_step % copies:

@@ -2,7 +2,7 @@
 
 import statistics as stats
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -92,13 +92,23 @@ def summarize(
     unwatched_s = sum(span for span in spans if span > longest_s)
     set_back = any(until < since for since, until in pairwise(times))
     values = {name: [value for sample in within if (value := getattr(sample, name)) is not None] for name in _FIELDS}
-    energy = Energy()  # in these cases `_gaps` has a reason that concerns more than the energy
+    energy = Energy()  # in these cases a gap concerns more than the energy
     if within and not set_back and len(values["energy_mj"]) == len(within):
         seen = [sample.energy_mj for sample in (before, *within, after) if sample and sample.energy_mj is not None]
         energy = between(edge(start, before, within[0], longest_s), edge(end, within[-1], after, longest_s))
         if any(later < earlier for earlier, later in pairwise(seen)):  # as when the driver is loaded again
             energy = Energy(reason="its energy counter went backwards")
     watched = bool(within) and not unwatched_s and not set_back
+    because = f" ({watching.trouble})" if watching.trouble else ""
+    gaps = [f"no sample in the {end - start:.3g} s of the judged window{because}"]
+    if within:
+        lacking = {words: len(within) - len(values[name]) for name, words in _FIELDS.items()}
+        gaps = [
+            *[f"no sample for {unwatched_s:.3g} s of the judged window{because}"] * bool(unwatched_s),
+            *["its clock was set back"] * set_back,
+            *(f"{number} of {len(within)} samples lack the {words}" for words, number in lacking.items() if number),
+            *[energy.reason] * bool(energy.reason),
+        ]
 
     def known(name: str, summary: Callable[[Sequence[Any]], Any]) -> Any:
         return summary(values[name]) if watched and len(values[name]) == len(within) else None
@@ -113,27 +123,8 @@ def summarize(
         throttled=known("clocks_event_reasons", lambda masks: sum(bool(mask & _SLOWDOWN) for mask in masks)),
         power_capped=known("clocks_event_reasons", lambda masks: sum(bool(mask & POWER_CAP) for mask in masks)),
         reasons=dict(Counter(reason for mask in values["clocks_event_reasons"] for reason in reasons_of(mask))),
-        gaps=tuple(_gaps(watching.trouble, end - start, values, len(within), unwatched_s, energy, set_back=set_back)),
+        gaps=tuple(gaps),
     )  # fmt: skip
-
-
-def _gaps(
-    trouble: str | None, seconds: float, values: Mapping[str, Sequence[float]], samples: int, unwatched_s: float,
-    energy: Energy, *, set_back: bool,
-) -> Iterator[str]:  # fmt: skip
-    because = f" ({trouble})" if trouble else ""
-    if not samples:
-        yield f"no sample in the {seconds:.3g} s of the judged window{because}"
-        return
-    if unwatched_s:
-        yield f"no sample for {unwatched_s:.3g} s of the judged window{because}"
-    if set_back:
-        yield "its clock was set back"
-    for name, words in _FIELDS.items():
-        if missing := samples - len(values[name]):
-            yield f"{missing} of {samples} samples lack the {words}"
-    if energy.reason:
-        yield energy.reason
 
 
 def read_telemetry(folder: Path, judged: Sequence[Step]) -> tuple[GpuTelemetry, ...]:
