@@ -10,9 +10,9 @@ from pytest_llmbench.core.errors import ConfigError
 from pytest_llmbench.core.extensions import Extensions
 from pytest_llmbench.core.record.health import HealthRecord
 from pytest_llmbench.core.record.records import RunRecord
-from pytest_llmbench.session.folder import read_plan, read_records
+from pytest_llmbench.session.folder import read_folder, read_plan
 from pytest_llmbench.session.law import Law
-from pytest_llmbench.session.refusals import refused_records
+from pytest_llmbench.session.refusals import refusals, without_refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +32,10 @@ def read_finished(folder: Path, law: Law | None = None) -> FinishedSession:
     Raises ConfigError unless the folder is a session's, whose records are whole, follow the `law`, and agree with its
     other files.
     """
-    planned = read_plan(folder)
-    runs, checks = read_records(folder, RunRecord), read_records(folder, HealthRecord)
-    if refused := refused_records(folder, (*runs.values(), *checks.values()), law or Law()):
-        lines = (f"{folder}: {about} {key}: {reason}" for (about, key), reason in refused.items())
-        raise ConfigError("\n".join(lines))
-    name = next((record.session for record in (*runs.values(), *checks.values())), folder.resolve().name)
-    return FinishedSession(id=name, folder=folder, planned=planned, runs=runs, checks=checks)
+    planned, read = read_plan(folder), without_refused(read_folder(folder), law or Law())
+    if refused := refusals(read):
+        raise ConfigError("\n".join(refused))
+    return FinishedSession(id=read.id, folder=folder, planned=planned, runs=read.runs, checks=read.checks)
 
 
 # A report writes its files into the session's folder, and returns lines for the terminal, if any.

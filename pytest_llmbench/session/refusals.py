@@ -3,7 +3,6 @@
 `llmbench report`, `compare` and `history import` leave these out.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -17,34 +16,28 @@ from pytest_llmbench.session.law import Law
 from pytest_llmbench.session.replay import differences_of_logs
 
 
-def refused_records(folder: Path, records: Iterable[Record], law: Law) -> dict[tuple[str, str], str]:
-    """The reason for each refused record, by `run` or `check` and its name: another recipe, or a contradiction."""
-    agreement = Agreement(folder)
+def without_refused(session: SessionFolder, law: Law) -> SessionFolder:
+    """A session's folder without the refused records, of another recipe or with a contradiction: they are broken."""
+    agreement = Agreement(session.path)
     checks = (partial(_wrong_work, law), agreement.objections, partial(differences_of_logs, agreement))
     refused: dict[tuple[str, str], str] = {}
-    for record in records:
+    for record in chain[Record](session.runs.values(), session.checks.values()):
         if reasons := next(filter(None, (check(record) for check in checks)), None):
             more = f" ({len(reasons)} contradictions)" if len(reasons) > 1 else ""
             refused[record.about, record.name] = f"{reasons[0]}{more}"
-    return refused
+    runs, checked = session.runs, session.checks
+    if refused:
+        runs = {key: record for key, record in runs.items() if ("run", key) not in refused}
+        checked = {name: record for name, record in checked.items() if ("check", name) not in refused}
+    return replace(
+        session, runs=runs, checks=checked, broken={**session.broken, **refused}, refused=refused,
+        notes=tuple(law.notes(runs.values())),
+    )  # fmt: skip
 
 
 def _wrong_work(law: Law, record: Record) -> list[str]:
     wrong = law.wrong_work(record.recipe, record.topology) if isinstance(record, RunRecord) else ""
     return [f"wrong_work: {wrong}"] if wrong else []
-
-
-def without_refused(session: SessionFolder, law: Law) -> SessionFolder:
-    """A session's folder without the records that are refused, which count as broken."""
-    refused = refused_records(session.path, chain(session.runs.values(), session.checks.values()), law)
-    runs, checks = session.runs, session.checks
-    if refused:
-        runs = {key: record for key, record in runs.items() if ("run", key) not in refused}
-        checks = {name: record for name, record in checks.items() if ("check", name) not in refused}
-    return replace(
-        session, runs=runs, checks=checks, broken={**session.broken, **refused}, refused=refused,
-        notes=tuple(law.notes(runs.values())),
-    )  # fmt: skip
 
 
 def refusals(session: SessionFolder) -> list[str]:

@@ -288,7 +288,9 @@ def test_two_thousand_runs_are_less_than_15_mb(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_command_makes_the_report_anew(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_llmbench.session.refusals.refused_records", lambda *_: {})  # its records are made up
+    monkeypatch.setattr(
+        "pytest_llmbench.session.refusals.without_refused", lambda read, _: read
+    )  # its records are made up
     command = typer.Typer()
     command.command()(report_session)
     told = CliRunner().invoke(command, ["--run-dir", str(tmp_path), "--json"])
