@@ -129,8 +129,8 @@ def product_rates(ranks: Sequence[RankInfo]) -> dict[int, float]:
 
 
 def sm_clocks(telemetry: Sequence[GpuTelemetry]) -> dict[int, float]:
-    """Mean SM clock of each rank's GPU where it is known, MHz."""
-    return {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz is not None}
+    """Mean SM clock of each rank's GPU where it is known and above 0, MHz."""
+    return {gpu.rank: gpu.sm_clock_mhz for gpu in telemetry if gpu.sm_clock_mhz}
 
 
 def slowdowns(gpu: GpuTelemetry) -> str:

@@ -207,6 +207,12 @@ def test_a_slow_gpu_is_named(make_run: MakeRun) -> None:
     assert not list(slower_gpus(on_gpus(record, [700.0, 600.0, 0.0], [])))  # one was not measured
 
 
+@pytest.mark.parametrize("watched", [[telemetry(0, 0), telemetry(1, 0)], [telemetry(0, 1200, 60), telemetry(1, 0)]])
+def test_a_clock_of_0_is_unknown(make_run: MakeRun, watched: list[GpuTelemetry]) -> None:
+    """A driver that does not report the clock of a GPU may give 0."""
+    assert "clock" not in cause(on_gpus(make_run(), [700.0, 700.0], watched)).sentence
+
+
 def test_a_gpu_hides_its_host(make_run: MakeRun) -> None:
     """Data that a host gets while its GPU has work costs nothing; else it does."""
     hidden = {"data": 0.03, "forward": 0.02, "device": 0.05}
