@@ -174,14 +174,11 @@ class Collective(CheckDefaults):
         lines = [(None if of_all else answer.host, answer.data.nccl) for answer in answers if answer.data is not None]
         look = read_look(lines, fleet.hosts, silent(answers))
         wirings = wire(machines, look, fleet.hosts)
-        shares = {self.name: self._share(report, machines, fleet)}
-        return merge_for_cluster(look.add_to(report, wirings, fleet.hosts, shares=shares), fleet.hosts)
-
-    def _share(self, report: Report, machines: Machines | None, fleet: Fleet) -> float | None:
-        """The peak as a share of what physics expects at 8 GiB; None without a law."""
+        # The peak as a share of what physics expects at 8 GiB.
         peak = next((reading.value for reading in report.readings if reading.statistic == "busbw_peak"), None)
         law = machines.collective(self.name, fleet.hosts, 8 << 30) if machines else None
-        return peak / law.expected if peak is not None and isinstance(law, PhysicsBound) else None
+        shares = {self.name: peak / law.expected if peak is not None and isinstance(law, PhysicsBound) else None}
+        return merge_for_cluster(look.add_to(report, wirings, fleet.hosts, shares=shares), fleet.hosts)
 
     def _judge_ours(
         self,

@@ -44,9 +44,7 @@ class _Bandwidth(DeviceCheck):
     def expect(self, machines: Machines, reading: Reading) -> PhysicsResult:
         """The law for one reading."""
 
-    def explain(
-        self, machines: Machines, answers: Sequence[Answer[DeviceRates]], missed: Finding
-    ) -> tuple[str, str]:  # fmt: skip
+    def explain(self, machines: Machines, answers: Sequence[Answer[DeviceRates]], missed: Finding) -> tuple[str, str]:
         """The cause of a low rate and the cure of a setting, as far as they are known."""
         return "", ""
 
@@ -84,9 +82,7 @@ class HostDeviceBandwidth(_Bandwidth):
             return Report(skip="the nodes have no GPUs: there is nothing to copy to")
         return super().run(fleet, settings)
 
-    def explain(
-        self, machines: Machines, answers: Sequence[Answer[DeviceRates]], missed: Finding
-    ) -> tuple[str, str]:  # fmt: skip
+    def explain(self, machines: Machines, answers: Sequence[Answer[DeviceRates]], missed: Finding) -> tuple[str, str]:
         site = machines.site
         copies = next(
             data.host_device

@@ -1,7 +1,7 @@
 """The hunt for the slow node: a tournament on real nodes, without silent ones, and its report."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
@@ -22,7 +22,6 @@ from pytest_llmbench.checks.network.groups import (
     GroupResult,
     MeasuredGroups,
     NetworkKind,
-    Played,
     RankGroup,
     TournamentOptions,
     finding,
@@ -66,7 +65,10 @@ class Hunt:
         self.field = MeasuredGroups(fleet, check, settings, options)
         self.machines = Machines.ask(fleet) if len(fleet.hosts) > 1 else None
         self.bounds = Bounds(fleet.site, settings, law=self._expect)
-        self._options, self._rails, all_gpus = options, rails, fleet.site.gpus_per_node
+        self._options, all_gpus, ranks = options, fleet.site.gpus_per_node, self.field.local_ranks
+        self._rails = {f"rail {rank}": (rank,) for rank in ranks} if rails else {"": ranks}  # the ranks of each
+        self.players = {_name(host, rail): (host, rail) for rail in self._rails for host in fleet.hosts}
+        self._ranks = {name: self._rails[rail] for name, (_, rail) in self.players.items()}
         self.statistic = "rail_busbw" if rails else "pair_busbw"
         self.gpus = min(all_gpus, 1) if rails else all_gpus  # of one node that take part
         self._of_pairs: dict[str, Match] = {}  # by their subject
@@ -77,6 +79,7 @@ class Hunt:
         if self.machines is not None:
             domains = {host: domain_of(host, node, {}) for host, node in self.machines.facts.items()}
             self.places = Places({**self.places.levels, _DOMAIN: domains}).of(fleet.hosts)
+        self._places = place_players(self.places, self.players)
         self._inside: dict[Segment, list[Match]] = {}  # pairs within each bad place
         self.matches: dict[str, list[Match]] = defaultdict(list)  # of the first pass by player
         self.repeats: dict[str, list[Match]] = defaultdict(list)  # of the second pass by suspect
@@ -90,41 +93,19 @@ class Hunt:
 
         Rails play one at a time.
         """
-        tracks: Sequence[int | None] = self.field.local_ranks if self._rails else [None]
-        rounds = self._options.count_rounds(len(self._hosts))
-        players = {_name(host, rail): (host, rail) for rail in tracks for host in self._hosts}
-        self.players = {name: (host, "" if rail is None else f"rail {rail}") for name, (host, rail) in players.items()}
-        self._places = place_players(self.places, self.players)
-
-        def play(pairs_of_rounds: Rounds) -> tuple[list[Match], Played]:
-            groups: list[list[RankGroup]] = []
-            for pairs in pairs_of_rounds:
-                groups.append([])
-                for one, two in pairs:
-                    rail = players[one][1]
-                    ranks = self.field.local_ranks if rail is None else (rail,)
-                    groups[-1].append(RankGroup(hosts=(players[one][0], players[two][0]), local_ranks=ranks))
-            played = self.field.play(groups)
-            self.silent.update(played.silent)
-            matches = zip(chain.from_iterable(pairs_of_rounds), played.results, strict=True)
-            return [
-                Match(pair=pair, value=result.busbw, boundary=self._places.boundary(*pair), result=result)
-                for pair, result in matches
-            ], played
-
-        def draw(left: Sequence[str]) -> Rounds:
-            return [
-                [(_name(one, rail), _name(two, rail)) for one, two in pairs]
-                for rail in tracks
-                for pairs in schedule(left, rounds)
-            ]
 
         def play_again(rounds: Rounds) -> Sequence[Game]:
-            self.second += play(rounds)[0]
+            self.second = self._measure(rounds)
             return self.second
 
-        self._play_first_pass(play, draw)
-        self._index()
+        self._play_first_pass()
+        for match in self.first:
+            for player in match.pair:
+                self.matches[player].append(match)
+        self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
+        for match in self._of_pairs.values():
+            if isinstance(law := self._expect_pair(match), PhysicsBound):
+                self.physical[match.boundary] = min(law.fail, self.physical.get(match.boundary, law.fail))
         # Whether the floor is that of a reference.
         self.referenced = self._reference("") is not None
         self.floors = self._set_floors()
@@ -136,17 +117,24 @@ class Hunt:
             self.repeats[match.pair[0]].append(match)
         # Whether most nodes answered, so that silence is a fault of the silent ones.
         self.witnessed = 2 * len(self.silent) < len(self._hosts)
-        self._blame_places(play)
+        self._blame_places()
 
-    def _index(self) -> None:
-        """Look up the pairs of the first pass once, and their law."""
-        for match in self.first:
-            for player in match.pair:
-                self.matches[player].append(match)
-        self._of_pairs = {_subject(match): match for match in self.first if match.value is not None}
-        for match in self._of_pairs.values():
-            if isinstance(law := self._expect_pair(match), PhysicsBound):
-                self.physical[match.boundary] = min(law.fail, self.physical.get(match.boundary, law.fail))
+    def _measure(self, rounds: Rounds) -> list[Match]:
+        """Measure pairs of players in one step, and note the device and the nodes without an answer."""
+        groups = [
+            [
+                RankGroup(hosts=(self.players[one][0], self.players[two][0]), local_ranks=self._ranks[one])
+                for one, two in pairs
+            ]
+            for pairs in rounds
+        ]
+        played = self.field.play(groups)
+        self.silent.update(played.silent)
+        self.device = self.device or played.device
+        return [
+            Match(pair=pair, value=result.busbw, boundary=self._places.boundary(*pair), result=result)
+            for pair, result in zip(chain.from_iterable(rounds), played.results, strict=True)
+        ]
 
     def _bound(self, boundary: str) -> float | None:
         """The rate that a pair across a boundary must reach by a reference and by physics, GB/s; None without one."""
@@ -184,7 +172,7 @@ class Hunt:
         one, two = (self.players[player][0] for player in match.pair)
         return self.places.between(match.boundary, one, two) if match.boundary in self.places.levels else ()
 
-    def _blame_places(self, play: Callable[[Rounds], tuple[list[Match], Played]]) -> None:
+    def _blame_places(self) -> None:
         """Clear nodes that are all behind one switch, and pairs that all cross one boundary: the place is slow."""
         verdict, slow_ones = self.verdict, set[str]()
         for player in (*verdict.culprits, *verdict.unresolved):
@@ -193,9 +181,8 @@ class Hunt:
         self.bad_places = find_bad_places(self._places, slow_ones, self.first, self.floors)
         for place in self.bad_places:
             within = {*place.hosts}
-            self._inside[place] = [match for match in self.first if within >= {*match.pair}] or play(
-                schedule(place.hosts, 1)
-            )[0]
+            inside = [match for match in self.first if within >= {*match.pair}]
+            self._inside[place] = inside or self._measure(schedule(place.hosts, 1))
         self.bad_links = list(find_bad_links(self._places, verdict.links, self.first, self.floors))
         placed = {player for place in self.bad_places for player in place.hosts}
         linked = {pair for link in self.bad_links for pair in link.pairs}
@@ -206,17 +193,18 @@ class Hunt:
             links=tuple(pair for pair in verdict.links if pair not in linked),
         )  # fmt: skip
 
-    def _play_first_pass(
-        self, play: Callable[[Rounds], tuple[list[Match], Played]], draw: Callable[[Sequence[str]], Rounds]
-    ) -> None:
+    def _play_first_pass(self) -> None:
         """Play until every node that answers has enough results; each attempt leaves silent nodes out."""
-        left = list(self._hosts)
+        left, rounds = list(self._hosts), self._options.count_rounds(len(self._hosts))
         for _ in range(_ATTEMPTS):
-            matches, played = play(draw(left))
-            self.device = played.device
+            drawn = schedule(left, rounds)
+            games = [
+                [(_name(one, rail), _name(two, rail)) for one, two in pairs] for rail in self._rails for pairs in drawn
+            ]
+            matches = self._measure(games)
             self.first = [match for match in matches if not set(match.result.group.hosts) & self.silent.keys()]
-            left = [host for host in left if host not in self.silent]
-            if not played.silent or self._is_enough(left) or len(left) < 2 or 2 * len(self.silent) >= len(self._hosts):
+            asked, left = left, [host for host in left if host not in self.silent]
+            if left == asked or self._is_enough(left) or len(left) < 2 or 2 * len(self.silent) >= len(self._hosts):
                 break
 
     def _is_enough(self, hosts: Sequence[str]) -> bool:
@@ -263,6 +251,7 @@ class Hunt:
         below = list(self._find_below_physics())
         failed = {finding.host for finding in below if finding.severity.fails}
         slow = [match for match in self.first if is_slow(match, self.floors)]
+        floors = {name or "within": floor for name, floor in self.floors.items()}
         return Report(
             findings=(*findings, *below, *(() if self.referenced or failed else self._find_uneven())),
             readings=tuple(readings),
@@ -271,7 +260,8 @@ class Hunt:
             bounds=tuple(self.bounds.lines(readings, self.device)),
             notes=tuple(notes),
             evidence={  # numbers behind the findings; those of all good pairs are readings
-                "floor_gb_s": self._floor_or_floors, "pairs": len(self.first), "slow_pairs": _list_rows(slow),
+                "floor_gb_s": floors if len({*floors.values()}) > 1 else floors["within"],
+                "pairs": len(self.first), "slow_pairs": _list_rows(slow),
                 "second_pass": _list_rows(self.second),
                 **({"places": self._site_places.levels} if self._site_places.levels else {}),
                 **(self.machines.evidence if self.machines else {}),
@@ -307,7 +297,8 @@ class Hunt:
         hosts, size = match.result.group.hosts, match.result.bytes
         if self.machines is None or size is None:
             return None
-        return self.machines.rail(hosts, size) if self._rails else self.machines.collective("all_gather", hosts, size)
+        one_rail = self.statistic == "rail_busbw"
+        return self.machines.rail(hosts, size) if one_rail else self.machines.collective("all_gather", hosts, size)
 
     def _expect(self, reading: Reading) -> PhysicsResult | None:
         match = self._of_pairs.get(reading.subject) if reading.statistic == self.statistic else None
@@ -373,11 +364,6 @@ class Hunt:
             threshold = None if least is None else f">= {least:.6g} GB/s"
             made = finding(host, rail, kind, severity, message, action)
             yield made.model_copy(update={"measured": measured, "threshold": threshold})
-
-    @property
-    def _floor_or_floors(self) -> float | dict[str, float | None] | None:
-        floors = {name or "within": floor for name, floor in self.floors.items()}
-        return floors if len({*floors.values()}) > 1 else next(iter(floors.values()), None)
 
     def _find_boundaries(self) -> Iterator[Finding]:
         """Yield the faults of places and between places, whose nodes are good."""
@@ -522,8 +508,8 @@ def _subject(match: Game) -> str:
     return " - ".join(match.pair)
 
 
-def _name(host: str, rail: int | None) -> str:
-    return host if rail is None else f"{host} rail {rail}"
+def _name(host: str, rail: str) -> str:
+    return f"{host} {rail}".rstrip()
 
 
 def _list_rows(matches: Sequence[Match]) -> list[dict[str, Any]]:
