@@ -1,15 +1,12 @@
 """The training of engine deepspeed: OPT of transformers in the shape of a recipe, its optimizer, and its steps."""
 
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import deepspeed
 import torch
-from deepspeed.ops.adam import FusedAdam
-from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
 from torch import nn
 from torch.nn import functional
 from transformers import OPTConfig, OPTForCausalLM
@@ -25,43 +22,6 @@ from pytest_llmbench.workloads.rank.steplog import StepLog
 from pytest_llmbench.workloads.training import matmul
 from pytest_llmbench.workloads.training.learning_rate import learning_rate
 from pytest_llmbench.workloads.training.tokens import Tokens, batch, open_tokens, stable_seed
-
-# Older versions replace an infinite norm by 1 there, which spoils all weights.
-USABLE = hasattr(FP16_Optimizer, "_skip_invalid_grad_norm")
-
-
-class FlatAdamW(FusedAdam):  # type: ignore[misc]
-    """`torch.optim.AdamW` that is an instance of `FusedAdam`, with which ZeRO 0 is fast in bf16.
-
-    DeepSpeed keeps the fp32 weights in one tensor only for an optimizer of its class `FusedAdam`, whose kernels nvcc
-    must compile. Other optimizers get hundreds of tensors, each of which is converted, scaled and copied by separate
-    kernels. PyTorch has the same optimizer compiled, so it gets that class here. The fp32 gradients exist twice for a
-    moment, which takes 4 bytes per parameter more.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
-        self._adamw = torch.optim.AdamW(parameters, **settings)
-        torch.optim.Optimizer.__init__(self, self._adamw.param_groups, self._adamw.defaults)
-        # Shared objects, so that changes by DeepSpeed reach the inner optimizer.
-        self.param_groups, self.state = self._adamw.param_groups, self._adamw.state
-
-    def step(self, closure: None = None) -> None:
-        self._adamw.step(closure)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self._adamw.zero_grad(set_to_none)
-
-
-class NoOverflowSearch:
-    """Replaces DeepSpeed's search for infinite gradients, in which the host waits for each gradient.
-
-    The result is the same: DeepSpeed next checks the norm of all gradients, which is finite only if each of them is,
-    and skips the step otherwise.
-    """
-
-    def has_overflow(self, _: Iterable[nn.Parameter]) -> bool:
-        return False
-
 
 _SEED = 1  # of initial values and dropout
 _INIT_STD = 0.02  # OPTConfig's own
@@ -108,9 +68,8 @@ class ZeroModel:
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         self._setup = setup
         settings = setup.recipe.optimizer
-        flat = USABLE and setup.stage == 0 and setup.recipe.precision == "bf16"
-        self._optimizer: torch.optim.Optimizer = (FlatAdamW if flat else torch.optim.AdamW)(
-            list(model.parameters()),
+        self._optimizer = torch.optim.AdamW(
+            model.parameters(),
             # DeepSpeed takes a step without a gradient to create the optimizer's state; rate 0 keeps the weights.
             lr=0.0,
             betas=settings.betas,
@@ -122,8 +81,6 @@ class ZeroModel:
         self.engine, *_ = deepspeed.initialize(
             model=model, optimizer=self._optimizer, config=setup.deepspeed(), dist_init_required=False
         )
-        if flat:
-            self.engine.optimizer.overflow_checker = NoOverflowSearch()
         for state in self._optimizer.state.values():  # forgets that step in the count of steps
             state["step"].zero_()
         self.grad_norm: torch.Tensor | float = 0.0
