@@ -13,7 +13,7 @@ import typer
 
 from pytest_llmbench.cli.output import RUN_DIR, AsJson, AsRecorded, law_of_today, print_facts, print_json, print_table
 from pytest_llmbench.core.errors import ConfigError
-from pytest_llmbench.core.quantity import counted, for_people, utc
+from pytest_llmbench.core.quantity import counted, for_people, listed, utc
 from pytest_llmbench.core.text import harmless
 
 if TYPE_CHECKING:
@@ -226,10 +226,10 @@ def compare(
     """Compare two sessions, each number with the uncertainty of both.
 
     Exit with 1 if a number became worse beyond that, or cannot be judged any more, and with 10 if nothing could be
-    compared.
+    compared, or nothing of one recipe.
     """
     from pytest_llmbench.core.record.records import Verdict  # noqa: PLC0415  # `--help` starts sooner
-    from pytest_llmbench.history.compare import change_texts, compare_sessions  # noqa: PLC0415
+    from pytest_llmbench.history.compare import NOT_JUDGED, change_texts, compare_sessions  # noqa: PLC0415
     from pytest_llmbench.history.queries import runs_before  # noqa: PLC0415
 
     if before == after:
@@ -252,8 +252,10 @@ def compare(
         print_table(("recipe", "metric", "before", "after", "change", "between", "verdict", "reason"), rows)
     if any(line.verdict in {Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE} for line in lines):
         raise typer.Exit(1)
-    if not any(line.verdict == Verdict.PASS for line in lines):
-        typer.echo("nothing was compared", err=True)
+    left = {line.name for line in lines if line.verdict == NOT_JUDGED}
+    left -= {line.name for line in lines if line.verdict == Verdict.PASS}
+    if left or not any(line.verdict == Verdict.PASS for line in lines):
+        typer.echo(f"nothing was compared{f' of {listed(sorted(left))}' if left else ''}", err=True)
         raise typer.Exit(NOTHING_COMPARED)
 
 

@@ -65,7 +65,7 @@ def _check_steps(record: RunRecord) -> Iterator[str]:
         wall_s=abs((times.ended or 0.0) - (times.submitted or 0.0)) if known else None, early=record.early,
     )  # fmt: skip
     for problem in problems_of_steps(evidence):
-        yield f"steps: {problem.message}, but there is no problem"
+        yield f"steps: {problem.message}, but the record names no problem"
 
 
 def _check_ranks(record: RunRecord) -> Iterator[str]:

@@ -127,6 +127,18 @@ def test_nothing_compared_is_no_success(place: str) -> None:
     assert "nothing was compared" in output
 
 
+def test_a_recipe_whose_numbers_have_no_interval_is_no_success(place: str) -> None:
+    """The other recipe passes."""
+    opened, fleet = open_history(place), Fleet("z", 2)
+    for day in (1, 2):
+        records = fleet.session(day)
+        metrics = {name: each.model_copy(update={"low": None}) for name, each in records["z-01"].metrics.items()}
+        keep(opened, records | {"z-01": records["z-01"].model_copy(update={"metrics": metrics})})
+    output = told(COMPARE, "session-z-0001", "session-z-0002", "--history", place, code=10)
+    assert "PASS" in output
+    assert "nothing was compared of z-01" in output
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [(("show", "nothing"), "unknown session 'nothing'"), (("series", "x-0", "throughput"), "did you mean 'x-0"),

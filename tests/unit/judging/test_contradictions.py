@@ -85,7 +85,7 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "interval turned": (a_number("low", 1e9), r"metrics\.throughput\.low: 1000000000\.0, but .*high is \d"),
     "amount changed": (a_number("amount", 1.0), r"metrics\.throughput\.amount: 1\.0, but its steps give"),
     "a faster step": (a_step("seconds", 1e-3), r"metrics\.throughput\.value: .*but its steps give"),
-    "a step of no time": (a_step("seconds", 0.0), "steps: step 7 took 0 s, but there is no problem"),
+    "a step of no time": (a_step("seconds", 0.0), "steps: step 7 took 0 s, but the record names no problem"),
     "other tokens": (a_step("tokens", 7), r"steps: step 7 counted 7 tokens in 256 sequences; the recipe says \d+"),
     "steps swapped": (lambda p: p["steps"].reverse(), r"steps: step \d+ comes after step \d+"),
     "a step twice": (lambda p: p["steps"].insert(3, p["steps"][3]), "steps: step 4 comes after step 4"),
