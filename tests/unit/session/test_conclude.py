@@ -95,7 +95,7 @@ def test_a_ceiling_reached_once_may_be_as_much_higher(rates: tuple[float, ...], 
 def test_step_times_that_are_wrong_by_a_factor_are_found(rates: tuple[float, ...]) -> None:
     problem = known(shares(*rates, too_short=4.0).problem)
     assert problem.kind == "implausible"
-    assert "training at 200 %" in problem.message
+    assert "rate of 200 %" in problem.message
 
 
 STEPS = 100
