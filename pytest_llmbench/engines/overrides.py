@@ -80,7 +80,7 @@ class Rules:
         # A shorter one, such as `name`, may be of any section.
         spelled = {leaf: name for leaf, name in leaves.items() if "_" in leaf} | {_spelt(name): name for name in names}
         differ, numbers, kinds = list[str](), dict[str, str](), dict[str, str]()
-        for setting in settings:  # one of several values, as of an attempt before, may be that of the training
+        for setting in settings:  # each value, as any of them may be that of the training
             name, value = spelled.get(_spelt(setting.name), setting.name), _OFF_OR_ON.get(setting.value, setting.value)
             open_ = setting.compared or "${" in setting.value  # the text of a reference to another setting
             rule = None if open_ else self._due(name)

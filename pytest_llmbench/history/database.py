@@ -192,7 +192,7 @@ def open_history(given: str | Path) -> History:
 
 
 def _history_of(given: str) -> History:
-    """Raises ConfigError for any other form; it leaves out what was given, which may have a password."""
+    """Raises ConfigError for any other form. The message leaves it out, as it may have a password."""
     scheme, separator, rest = given.partition("://")
     if not separator or scheme == "sqlite":
         name = rest.removeprefix("/") if separator else given

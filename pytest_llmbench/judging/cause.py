@@ -340,7 +340,7 @@ def _share(gpu: GpuTelemetry) -> float:
 
 
 def slower_gpus(record: RunRecord) -> Iterator[tuple[float, str]]:
-    """Yield the GPU with the lowest rate or clock if it stands out: by which share it is slower, and words for it."""
+    """Yield the slowest GPU by rate and by clock, if it stands out: the share by which it is slower, and a sentence."""
     figures = (
         ("matrix products", "TFLOP/s", product_rates(record.rank_info)),
         ("SM clock", "MHz", sm_clocks(record.telemetry)),

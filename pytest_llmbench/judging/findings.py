@@ -26,7 +26,7 @@ _LEAST_OF_PEAK = 0.5
 _BETWEEN = 0.2
 # Time outside of steps is reported above this share of the run and above the seconds that ending or starting takes.
 _OUTSIDE_SHARE, _AROUND_S, _START_S = 0.2, 5.0, 60.0
-# Slow steps and a drift are reported of at least this many steps.
+# Slow steps and a drift are reported only of runs with at least this many judged steps.
 _FEWEST = 10
 # This share of the judged steps may be skipped: in fp16 the loss scale is found at the start, and tried again every 100
 # to 1000 steps.

@@ -28,7 +28,7 @@ FAR_CORES_CURE = "bind each rank to cores near its GPU: --gpu-bind=closest or --
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wiring:
-    """The facts of a machine that the rules need. None is unknown, and rules that need that fact report nothing."""
+    """Facts about a machine, for the rules. None means unknown: a rule that needs such a fact reports nothing."""
 
     gpus: int = 0  # of a node
     nodes: int = 1

@@ -61,7 +61,7 @@ def decide(
     exit_code: int = 0,
     interrupted: str = "",
 ) -> tuple[Word, str]:
-    """The worst word that applies to a session, with its reason; `pass` only if nothing else applies.
+    """Return the worst word that applies to a session, and the reason for it; `pass` if no other word applies.
 
     An unknown verdict is `broken`, and so is an exit code other than 0 without a verdict that explains it.
 

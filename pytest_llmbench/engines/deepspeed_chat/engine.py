@@ -55,7 +55,7 @@ _FIELDS = {
     "disable_actor_dropout": "model.dropout",
     "num_warmup_steps": "optimizer.warmup_steps",
 }
-# What a recipe may have otherwise without another training, or for one of step 3's models alone.
+# Settings that may differ from the recipe: they do not change the training, or only one of step 3's models.
 _FREE = {"print_loss", "critic_learning_rate", "critic_zero_stage", "max_prompt_seq_len", "max_answer_seq_len"}
 # Settings of DeepSpeed that leave out layers, tokens or parts of the attention, or keep weights in half precision.
 _USUAL: Mapping[str, Any] = dict.fromkeys(
@@ -246,7 +246,7 @@ def _parameters(recipe: Recipe, rank: object) -> Span:
     table = model.vocab_size * model.hidden_size
     whole = parameters(model, recipe.sequence_length)
     more = 18 * model.layers * model.hidden_size * rank if isinstance(rank, int) else 0
-    # OPT's position embeddings are 2050, whatever the sequences' length.
+    # OPT has 2,050 position embeddings, whatever the length of the sequences.
     return Span(whole - 0.55 * table, whole + more + 0.01 * table + 2050 * model.hidden_size)
 
 

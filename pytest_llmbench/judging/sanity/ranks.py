@@ -66,7 +66,7 @@ def _wrong_nodes(e: Evidence, named: set[str], source: str) -> Iterator[Problem]
 
 
 def given_name(e: Evidence, *names: str) -> str:
-    """The name in the allocation of a node with these names, else the first of them.
+    """The name that the allocation has for a node with these names, else the first of them.
 
     Slurm, the host and a container may have different names for one node.
     """

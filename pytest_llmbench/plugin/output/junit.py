@@ -291,7 +291,7 @@ class SoFar:
         self._lock = threading.Lock()
 
     def take(self, report: pytest.TestReport) -> None:
-        """Take a report of a test, whose verdict is final when it is over, maybe once more."""
+        """Take a report of a test. If a plugin calls a test again, its verdict is open until it is over again."""
         with self._lock:
             self._reports.setdefault(report.nodeid, []).append(report)
             self._final.pop(report.nodeid, None)

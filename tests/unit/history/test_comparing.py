@@ -184,7 +184,7 @@ def test_the_direction_decides(better: Any, after: float, regressed: bool | None
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_is_none_is_no_pass(number: float) -> None:
-    """Such as of a statistic of a package that is not here; neither is one whose interval is none."""
+    """A statistic of a package that is not installed may have such a number, or such an end of its interval."""
     with pytest.raises(ValueError, match="is not a number"):
         change([row(100.0)], row(number))
     real = RunRecord.read(REAL)

@@ -174,7 +174,7 @@ def test_a_second_run_is_noticed_and_not_mixed_in(read: Read) -> None:
 
 
 def test_an_attempt_of_other_ranks_before_the_first_step_is_a_second_run(read: Read) -> None:
-    """It has no step of its own, and the number of ranks that counts would be the one that did not train."""
+    """The attempt has no step, and its number of ranks is not that of the training."""
     assert read(parse, "ranks 8\nranks 8\nstep 1 0.5\n").restarted is None
     assert read(parse, "ranks 8\nranks 16\nstep 1 0.5\n").restarted == (
         "job.out:2: 16 ranks after 8: a second run in the same log"

@@ -35,7 +35,7 @@ def made(folder: Path, group: int, recipe: Recipe = CHAT, log: str | None = None
 
 
 def evaluated(folder: Path, *records: RunRecord) -> tuple[bytes, list[str]]:
-    """The one file that is written, empty if there is none, and the lines for people without the last."""
+    """Return the text of the one file, empty without a file, and the printed lines but the last."""
     specs = tuple(RunSpec(key=each.key, recipe=each.recipe, group=int(each.key[-1])) for each in records)
     runs = {record.key: record for record in records}
     lines = [*report_batches(FinishedSession(id="s", folder=folder, planned=Plan(runs=specs), runs=runs, checks={}))]
