@@ -26,7 +26,7 @@ def check_ranks(e: Evidence) -> Iterator[Problem]:
             yield of_rank("wrong_ranks", info, words)
     unended = sorted(info.rank for info in e.series.ranks if not info.ended)
     if unended:  #: problem no_evidence_of_completion: some ranks did not log their end
-        message = f"{len(unended)} of {world} ranks did not log that they finished: {listed(unended)}"
+        message = f"ranks that did not log their end: {listed(unended)} ({len(unended)} of {world})"
         yield problem("no_evidence_of_completion", message)
 
 

@@ -121,10 +121,8 @@ def check_steps(e: Evidence) -> Iterator[Problem]:
     """Require every step from every rank."""
     numbers = [step.step for step in e.series.steps if step.ranks == e.topology.world_size]
     if numbers != list(range(1, e.steps_due + 1)):  #: problem steps_missing: a step that not every rank logged
-        yield problem(
-            "steps_missing",
-            f"{len(numbers)} of {e.steps_due} steps were logged by all {e.topology.world_size} ranks",
-        )
+        by = "the only rank" if e.topology.world_size == 1 else f"all {e.topology.world_size} ranks"
+        yield problem("steps_missing", f"{len(numbers)} of {e.steps_due} steps were logged by {by}")
 
 
 def check_early_end(e: Evidence) -> Iterator[Problem]:
