@@ -142,7 +142,7 @@ def _session_samples(session: FinishedSession) -> Iterator[Sample]:
 
 
 def _unrecorded(session: FinishedSession) -> Iterator[dict[str, str]]:
-    """Yield the verdicts that no record has: of INCOMPLETE clauses, and of tests; a test without any is an ERROR."""
+    """Yield the verdicts outside of records, of tests and INCOMPLETE clauses; a test that lacks one is an ERROR."""
     rows: dict[str, Mapping[str, object]] = {test.test: {} for test in session.planned.tests}
     if (path := session.folder / layout.VERDICTS).exists():
         judged = SessionVerdicts.read(path)

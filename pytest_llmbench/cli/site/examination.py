@@ -113,7 +113,7 @@ def _needs(config: pytest.Config) -> SiteNeeds:
 
 
 def _judge(part: str, found: str, fault: str, cure: str, *, needed: bool = True) -> Examined:
-    """A part of the login node that works, or one that does not, with its fault and the cure."""
+    """A part of the login node: one that works, or a broken one with its fault and the cure."""
     return Examined(part, "wrong", fault, cure, needed) if fault else Examined(part, "ok", found, needed=needed)
 
 

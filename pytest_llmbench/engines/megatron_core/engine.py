@@ -60,7 +60,7 @@ class MegatronCoreEngine(InProcess):
 
 
 def _layout_problems(recipe: Recipe, topology: Topology) -> Iterator[str]:
-    """Yield each reason why the layout does not fit the model: a size that it does not divide, or nothing to split."""
+    """Yield each reason why the layout is wrong for the model: sizes that leave a remainder, or nothing to split."""
     layout, model = recipe.parallelism, recipe.model
     if topology.world_size % layout.model_parallel_size:
         yield (

@@ -314,7 +314,7 @@ class Validator:
 
 
 def _refuse_other_nodes(report: Report, hosts: Sequence[str]) -> Report:
-    """Refuse the report of a check that names nodes which it was not given: its findings would be in no verdict."""
+    """Refuse the report of a check that names strange nodes: its findings on them would be in no verdict."""
     named = {finding.host for finding in report.findings} | report.unjudged.keys() | report.skipped.keys()
     strange = named - {None, *hosts}
     told = listed(sorted(map(str, strange)))
